@@ -1,0 +1,1 @@
+"""The seam between programs, and its two implementations: NATS and memory."""

@@ -1,0 +1,1 @@
+"""The command line: wires programs by hand; admin commands are clients of /api/v1."""

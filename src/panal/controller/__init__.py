@@ -1,0 +1,1 @@
+"""What is wanted and what is seen, kept equal."""

@@ -1,0 +1,1 @@
+"""The words of the system: ids, errors, nodes, requests, units, clock, settings."""

@@ -1,0 +1,32 @@
+"""Who is calling. There is no empty principal: code either has one or raises NotAuthenticated."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from panal.core.ids import ApiKeyId, PrincipalId, ProjectId, TenantId
+from panal.core.nodes import DataClass
+
+
+class Role(StrEnum):
+    """First roles: a user calls models, an operator sees, an admin also changes."""
+
+    USER = "user"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller, as identity found it.
+
+    ``data_class`` is the class of what this caller sends unless a request raises it;
+    ``residency`` the countries where it may be handled (empty: anywhere the operator has nodes).
+    """
+
+    principal_id: PrincipalId
+    tenant_id: TenantId
+    project_id: ProjectId
+    role: Role
+    key_id: ApiKeyId
+    data_class: DataClass = DataClass.INTERNAL
+    residency: frozenset[str] = frozenset()

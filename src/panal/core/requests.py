@@ -1,0 +1,57 @@
+"""A request as the path sees it, and what it used."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from panal.core.ids import RequestId
+from panal.core.nodes import DataClass
+from panal.core.principals import Principal
+
+
+class Route(StrEnum):
+    """The inference routes. The value travels."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer as shown to the client."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """One call of a client. ``body`` is the client's JSON, unchanged; the rest was read from it.
+
+    ``resumable`` is False where a cut answer cannot be continued (see docs/resume.md): such a
+    request is restarted unseen or ends with an error. ``max_tokens`` None means the engine's limit.
+    """
+
+    request_id: RequestId
+    response_id: str
+    created_utc_s: int
+    route: Route
+    model: str
+    stream: bool
+    include_usage: bool
+    body: bytes
+    principal: Principal
+    data_class: DataClass
+    residency: frozenset[str]
+    deadline_monotonic_s: float
+    traceparent: str
+    prompt_tokens_estimate: int
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = field(default=())
+    resumable: bool = True

@@ -1,0 +1,1 @@
+"""Who is it? Keys, join tokens, certificates."""

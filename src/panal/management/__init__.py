@@ -1,0 +1,1 @@
+"""Every admin operation once: authorise, do, audit."""

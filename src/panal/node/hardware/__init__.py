@@ -1,0 +1,1 @@
+"""What the machine says about itself and its owner."""

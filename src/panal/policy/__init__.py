@@ -1,0 +1,1 @@
+"""May it? Pure decisions about access, residency and owners."""

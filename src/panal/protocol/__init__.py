@@ -1,0 +1,1 @@
+"""What travels between programs: messages, subjects, OpenAI shapes."""

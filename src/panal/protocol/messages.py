@@ -1,0 +1,243 @@
+"""Every message on the bus (DESIGN section 4, version 1), as MessagePack maps.
+
+Fields are additive: new ones get a default, unknown ones are ignored, none changes its meaning.
+tests/unit/protocol holds golden bytes of every message, decoded for ever.
+"""
+
+from typing import Any
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+MESSAGE_BYTES_MAX = 256 * 1024
+"""Largest message that panal sends; larger bodies travel in parts."""
+
+UNACKNOWLEDGED_BYTES_MAX = 256 * 1024
+"""Bytes of one attempt that an agent may have sent without an acknowledgement."""
+
+
+class Message(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Base of all messages: maps, defaults left out, unknown fields ignored."""
+
+
+# --- down: gateway or controller to node ------------------------------------------------------------
+
+
+class Emitted(Message, kw_only=True):
+    """What earlier attempts of a request already gave the client.
+
+    ``token_ids`` is None where some id is unknown; ``text`` is always whole.
+    """
+
+    text: str = ""
+    token_ids: list[int] | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    role_sent: bool = False
+
+
+class RunAttempt(Message, kw_only=True):
+    """Run this request on this replica. ``attempt`` is ``<request id>.<number from 1>``."""
+
+    attempt: str
+    gateway: str
+    instance: str
+    replica: str
+    response_id: str
+    created_utc_s: int
+    route: str
+    model: str
+    stream: bool
+    include_usage: bool
+    tenant: str
+    project: str
+    principal: str
+    data_class: int
+    residency: list[str] = []
+    deadline_s: float
+    """Seconds left of the request's deadline when this was sent."""
+    first_token_s_max: float
+    between_tokens_s_max: float
+    traceparent: str = ""
+    cache_salt: str = ""
+    parts: int = 1
+    """How many pieces the body comes in; the first is ``body``, the others are BodyPart."""
+    body: bytes
+    emitted: Emitted | None = None
+    hold: bool = False
+    """Send nothing of the answer until it is complete, so that a restart stays unseen."""
+
+
+class BodyPart(Message, kw_only=True):
+    """Piece ``number`` (from 2) of a large body."""
+
+    attempt: str
+    number: int
+    body: bytes
+
+
+class Acknowledge(Message, kw_only=True):
+    """All bytes of ``data`` up to this total were taken by the client's socket."""
+
+    attempt: str
+    data_bytes: int
+
+
+class Cancel(Message, kw_only=True):
+    """Stop at once and free the engine's slot. ``reason`` is a word for the log."""
+
+    attempt: str
+    reason: str
+
+
+class Instruction(Message, kw_only=True):
+    """From the controller to one instance of a node (empty: to whichever hears it).
+
+    ``verb``: accept | refuse | credential | cordon | uncordon | drain | stop | counts_seen
+    """
+
+    id: str
+    verb: str
+    instance: str = ""
+    reason: str = ""
+    credential: str = ""
+    attempts: list[str] = []
+
+
+# --- up: node to gateway or controller --------------------------------------------------------------
+
+
+class TokenUsage(Message, kw_only=True):
+    """Tokens as shown to the client: the original prompt once, all that was made so far."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: bool = False
+
+
+class WireError(Message, kw_only=True):
+    """Why an attempt ended without an answer.
+
+    ``kind``: caller (pass ``status`` and ``body`` on, retry nowhere) | refused | leaving | failed | timeout.
+    """
+
+    kind: str
+    message: str
+    code: str = ""
+    status: int = 0
+    body: bytes = b""
+
+
+class Event(Message, kw_only=True):
+    """A step of an attempt. ``data`` is final client bytes; the rest is the gateway's bookkeeping."""
+
+    data: bytes = b""
+    text: str = ""
+    token_ids: list[int] | None = None
+    """Ids of exactly ``text``; None where the engine gives none."""
+    tokens: int = 0
+    """How many tokens this event stands for, known or counted."""
+    role: bool = False
+    """The client has its role chunk now."""
+    opaque: bool = False
+    """Something other than text went out (a tool call, reasoning): text alone cannot continue it."""
+    finish: str | None = None
+    usage: TokenUsage | None = None
+    error: WireError | None = None
+    leaving: bool = False
+    """The node gives the machine back: go on elsewhere now; frames stop within the grace."""
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing comes after this event."""
+        return self.finish is not None or self.error is not None
+
+
+class Frame(Message, kw_only=True):
+    """Events of one attempt. ``number`` counts frames of the attempt from 0 without a gap."""
+
+    attempt: str
+    number: int
+    events: list[Event]
+
+
+class Frames(Message, kw_only=True):
+    """Frames of several attempts for one gateway, from one turn of the agent's event loop."""
+
+    frames: list[Frame]
+
+
+class ReplicaReport(Message, kw_only=True):
+    """One engine serving one model, and how it is doing.
+
+    Times are measured on this node at load; 0 means not measured yet.
+    ``resume``: token_ids | message | none - how an answer of another replica can be continued here.
+    ``twin`` is equal for replicas that may continue each other: digest of weights, template, tokenizer.
+    """
+
+    replica: str
+    model: str
+    engine: str
+    twin: str = ""
+    resume: str = "none"
+    routes: list[str] = []
+    context_tokens: int = 0
+    slots: int = 1
+    running: int = 0
+    waiting: int = 0
+    pending_prefill_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0
+    decode_s_per_token: float = 0.0
+    healthy: bool = True
+    note: str = ""
+
+
+class Heartbeat(Message, kw_only=True):
+    """Sent each 0.5 s while serving, else each second, and at once on a change of state."""
+
+    version: int = PROTOCOL_VERSION
+    node: str
+    instance: str
+    sequence: int
+    state: str
+    reason: str = ""
+    """Coarse and free of personal facts, such as 'in use by its owner'."""
+    agent_version: str = ""
+    replicas: list[ReplicaReport] = []
+
+
+class AttemptCounts(Message, kw_only=True):
+    """What a node really made in one attempt; kept and sent again until the controller has seen it."""
+
+    attempt: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    duration_s: float
+    outcome: str
+
+
+class YieldReport(Message, kw_only=True):
+    """One yield and its phases in seconds after the owner was seen."""
+
+    no_new_work_s: float
+    handed_over_s: float
+    engine_gone_s: float
+    memory_back_s: float
+    attempts: int
+
+
+class Report(Message, kw_only=True):
+    """From a node to the controller: several kinds of news in one message, each optional."""
+
+    node: str
+    instance: str
+    instruction: str = ""
+    """Id of an instruction that was carried out."""
+    renew: bool = False
+    """Asks for a fresh credential; the subject proves the key."""
+    counts: list[AttemptCounts] = []
+    yields: list[YieldReport] = []
+    facts: dict[str, Any] = {}

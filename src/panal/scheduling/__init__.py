@@ -1,0 +1,1 @@
+"""Where, and what next? Pure decisions about routing, admission order and resume."""

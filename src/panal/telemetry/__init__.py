@@ -1,0 +1,1 @@
+"""Logs and metrics. No keys, no prompts, bounded labels."""

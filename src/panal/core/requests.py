@@ -50,6 +50,7 @@ class InferenceRequest:
     data_class: DataClass
     residency: frozenset[str]
     deadline_monotonic_s: float
+    total_s_max: float
     traceparent: str
     prompt_tokens_estimate: int
     max_tokens: int | None = None

@@ -1,0 +1,241 @@
+"""One client's answer over all its attempts: relays bytes as they come, keeps the books, fences.
+
+Frames go from the bus callback straight to the client's socket. The request's coroutine sleeps until
+an attempt ends; no task wakes up for a chunk (data_path_trial: the largest single gain).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from panal.core.clock import Clock
+from panal.core.errors import (
+    EngineFailed,
+    EngineRefused,
+    FrameGap,
+    NodeError,
+    NodeLeaving,
+    NodeRefused,
+    PanalError,
+)
+from panal.core.requests import InferenceRequest, Usage
+from panal.dispatch.outcome import AttemptLog
+from panal.dispatch.sink import Sink
+from panal.protocol.messages import Event, Frame, TokenUsage, WireError
+from panal.scheduling.continuation import AnswerSoFar
+from panal.scheduling.routing import Choice
+
+ACKNOWLEDGE_EACH_BYTES = 64 * 1024
+
+
+class Attempt:
+    """One try on one replica, as the gateway follows it."""
+
+    __slots__ = (
+        "acknowledged",
+        "choice",
+        "data_bytes",
+        "log",
+        "name",
+        "next_number",
+        "opened_s",
+        "progress_s",
+    )
+
+    def __init__(self, name: str, choice: Choice, log: AttemptLog, now_s: float) -> None:
+        self.name = name
+        self.choice = choice
+        self.log = log
+        self.next_number = 0
+        self.data_bytes = 0
+        self.acknowledged = 0
+        self.opened_s = now_s
+        self.progress_s: float | None = None
+        """When the last event arrived; None before the first."""
+
+
+class Answer:
+    """The gateway's side of one answer. ``acknowledge(attempt)`` is called when the client has read."""
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        sink: Sink,
+        clock: Clock,
+        acknowledge: Callable[[Attempt], None],
+        observe_gap: Callable[[float, int], None],
+    ) -> None:
+        self.request = request
+        self.sink = sink
+        self.so_far = AnswerSoFar()
+        self.attempt: Attempt | None = None
+        self.logs: list[AttemptLog] = []
+        self.usage: TokenUsage | None = None
+        self.tail = b""
+        """The last bytes of the answer: held until the usage record is written."""
+        self.first_data_s: float | None = None
+        self.written_s: float | None = None
+        self.full_since_s: float | None = None
+        self._clock = clock
+        self._acknowledge = acknowledge
+        self._observe_gap = observe_gap
+        self._ended: asyncio.Future[PanalError | None] | None = None
+        self._interrupted: PanalError | None = None
+        self._break_wait: Callable[[PanalError], None] = _no_wait
+
+    # --- the path's side --------------------------------------------------------------------------
+
+    def open(self, attempt: Attempt) -> None:
+        """From now on only frames of this attempt count."""
+        self.attempt = attempt
+        self.logs.append(attempt.log)
+
+    async def ending(self) -> PanalError | None:
+        """Wait until the current attempt finished (None) or failed, or the client left."""
+        if self._interrupted is not None:
+            return self._interrupted
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            return await self._ended
+        finally:
+            self._ended = None
+
+    def close(self, cause: str) -> None:
+        """Fence the current attempt: what still comes of it is dropped."""
+        if self.attempt is not None:
+            self.attempt.log.duration_s = self._clock.monotonic_seconds() - self.attempt.opened_s
+            self.attempt.log.cause = cause
+            self.attempt = None
+
+    def end(self, failure: PanalError | None) -> None:
+        """The current attempt is over; the first word counts."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(failure)
+
+    def interrupt(self, error: PanalError) -> None:
+        """Something outside the attempt ends the request: the client left, or its time is up."""
+        if self._interrupted is None:
+            self._interrupted = error
+            self.end(error)
+            self._break_wait(error)
+
+    def while_waiting(self, break_wait: Callable[[PanalError], None]) -> None:
+        """An interruption from now on also breaks this wait off; one that was before does so at once."""
+        self._break_wait = break_wait
+        if self._interrupted is not None:
+            break_wait(self._interrupted)
+
+    def shown_usage(self) -> Usage:
+        """Tokens as the client sees them: the engine's word, else what was counted, marked so."""
+        if self.usage is not None:
+            return Usage(
+                self.usage.prompt_tokens,
+                self.usage.completion_tokens,
+                self.usage.cached_tokens,
+                self.usage.estimated,
+            )
+        if not self.logs or self.so_far.completion_tokens == 0:
+            return Usage()
+        prompt = self.so_far.prompt_tokens or self.request.prompt_tokens_estimate
+        return Usage(prompt, self.so_far.completion_tokens, 0, estimated=True)
+
+    # --- the bus's side ---------------------------------------------------------------------------
+
+    def on_frame(self, frame: Frame) -> None:
+        """Take a frame of the current attempt. A gap in numbers ends it."""
+        attempt = self.attempt
+        if attempt is None or frame.attempt != attempt.name:
+            return
+        if frame.number != attempt.next_number:
+            self.end(FrameGap(f"Frame {attempt.next_number} of the attempt is missing."))
+            self.attempt = None
+            return
+        attempt.next_number += 1
+        now_s = self._clock.monotonic_seconds()
+        for event in frame.events:
+            self._take(attempt, event, now_s)
+            if event.last or event.leaving:
+                return
+
+    def on_drained(self) -> None:
+        """The client's buffer has room again."""
+        self.full_since_s = None
+        if self.attempt is not None:
+            self._account(self.attempt)
+
+    def _take(self, attempt: Attempt, event: Event, now_s: float) -> None:
+        self._keep_books(attempt, event, now_s)
+        attempt.progress_s = now_s
+        if event.data:
+            attempt.data_bytes += len(event.data)
+            if event.finish is not None:
+                self.tail = event.data
+            else:
+                self._relay(event, now_s)
+        if event.error is not None:
+            self.end(failure_of(event.error))
+        elif event.finish is not None:
+            self.end(None)
+        elif event.leaving:
+            self.end(NodeLeaving("The node gives the machine back to its owner."))
+        else:
+            self._account(attempt)
+
+    def _keep_books(self, attempt: Attempt, event: Event, now_s: float) -> None:
+        so_far = self.so_far
+        if event.text:
+            so_far.pieces.append(event.text)
+            if so_far.token_ids is not None and event.token_ids is not None:
+                so_far.token_ids.extend(event.token_ids)
+            else:
+                so_far.token_ids = None
+        if event.tokens:
+            so_far.completion_tokens += event.tokens
+            attempt.log.tokens += event.tokens
+            if attempt.progress_s is not None:
+                self._observe_gap(now_s - attempt.progress_s, event.tokens)
+        if event.role:
+            so_far.role_sent = True
+        if event.opaque:
+            so_far.opaque = True
+        if event.usage is not None:
+            self.usage = event.usage
+            so_far.prompt_tokens = event.usage.prompt_tokens
+            attempt.log.prompt_tokens = event.usage.prompt_tokens
+
+    def _relay(self, event: Event, now_s: float) -> None:
+        if event.text or event.opaque:
+            self.so_far.sent = True
+            if self.first_data_s is None:
+                self.first_data_s = now_s
+        self.written_s = now_s
+        self.sink.write(event.data)
+
+    def _account(self, attempt: Attempt) -> None:
+        """Acknowledge what the client's socket has taken."""
+        if self.sink.full:
+            if self.full_since_s is None:
+                self.full_since_s = self._clock.monotonic_seconds()
+            return
+        if attempt.data_bytes - attempt.acknowledged >= ACKNOWLEDGE_EACH_BYTES:
+            attempt.acknowledged = attempt.data_bytes
+            self._acknowledge(attempt)
+
+
+def _no_wait(error: PanalError) -> None:
+    """Nothing waits, so nothing is broken off by ``error``."""
+    del error
+
+
+def failure_of(error: WireError) -> PanalError:
+    """What an agent says went wrong, as an error of the tree."""
+    if error.kind == "caller":
+        return EngineRefused(error.message, status=error.status or 400, body=error.body)
+    if error.kind == "refused":
+        return NodeRefused(error.message)
+    if error.kind == "leaving":
+        return NodeLeaving(error.message)
+    if error.kind == "timeout":
+        failure: NodeError = NodeError(error.message)
+        failure.code = error.code or "timeout"
+        return failure
+    return EngineFailed(error.message)

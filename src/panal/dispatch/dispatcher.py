@@ -1,0 +1,251 @@
+"""The path of one request: admit, route, attempt, go on elsewhere if need be, meter.
+
+booking = where it runs     -> dispatch/placement.py, scheduling/routing.py
+attempt = one try           -> bus, node; frames arrive in dispatch/answer.py
+step    = what next         -> scheduling/continuation.py
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from panal.bus.seam import GatewayBus
+from panal.core.clock import Clock
+from panal.core.errors import BusError, CapacityError, ClientGone, NodeLost, NodeRefused, PanalError
+from panal.core.ids import NodeKey
+from panal.core.requests import InferenceRequest
+from panal.dispatch.answer import Answer, Attempt
+from panal.dispatch.outcome import AttemptLog, Outcome, end_of
+from panal.dispatch.placement import Placement
+from panal.dispatch.sink import Sink
+from panal.protocol.messages import (
+    MESSAGE_BYTES_MAX,
+    Acknowledge,
+    BodyPart,
+    Cancel,
+    Frame,
+    RunAttempt,
+)
+from panal.scheduling.continuation import GiveUp, GoOn, TryAgain, next_step, told
+from panal.scheduling.replicas import Need, ReplicaView
+from panal.scheduling.routing import Choice
+
+BODY_PART_BYTES = MESSAGE_BYTES_MAX - 32 * 1024
+OUTPUT_TOKENS_DEFAULT = 200
+"""Expected answer length where the request names no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time limits of a request, in seconds."""
+
+    first_token_s_max: float = 60.0
+    between_tokens_s_max: float = 30.0
+    recovery_s_max: float = 10.0
+    """How long a broken answer waits for a replica that can take it over."""
+
+
+class Observer(Protocol):
+    """Metering, logs and metrics hear of a request here."""
+
+    def started(self, request: InferenceRequest) -> None: ...
+
+    def token_gap(self, seconds: float, tokens: int) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None:
+        """Record the request, before its last bytes leave. Raises StoreError if that is impossible."""
+        ...
+
+
+class Dispatcher:
+    """Runs requests. One per gateway process; everything happens in its event loop."""
+
+    def __init__(
+        self,
+        bus: GatewayBus,
+        placement: Placement,
+        clock: Clock,
+        observer: Observer,
+        limits: Limits,
+        allowed: Callable[[InferenceRequest, ReplicaView], bool],
+    ) -> None:
+        self._bus = bus
+        self._placement = placement
+        self._clock = clock
+        self._observer = observer
+        self._limits = limits
+        self._allowed = allowed
+        self.running: dict[str, Answer] = {}
+        """Answers by the name of their current attempt."""
+
+    async def answer(self, request: InferenceRequest, sink: Sink) -> bytes:
+        """Answer a request: streamed data goes to ``sink`` as it comes, the last bytes are returned.
+
+        Raises a PanalError where there is no answer or only a part of one; exactly one outcome is
+        recorded in any case, before this returns.
+        """
+        begun_s = self._clock.monotonic_seconds()
+        answer = Answer(request, sink, self._clock, self._acknowledge, self._observer.token_gap)
+        sink.on_gone = lambda: answer.interrupt(ClientGone("The client left before the end of its answer."))
+        sink.on_drained = answer.on_drained
+        self._observer.started(request)
+        queued_s, error = 0.0, None
+        try:
+            queued_s = await self._attempts(answer)
+        except PanalError as failure:
+            error = failure
+            raise
+        except BaseException:
+            error = PanalError("The gateway stopped before the end of the answer.")
+            raise
+        finally:
+            sink.on_gone = sink.on_drained = None
+            self._observer.ended(self._outcome(answer, error, begun_s, queued_s))
+        return answer.tail
+
+    def on_frames(self, key: NodeKey, frames: list[Frame]) -> None:
+        """Frames from the bus. They count only from the node that the attempt was given to."""
+        for frame in frames:
+            answer = self.running.get(frame.attempt)
+            if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
+                answer.on_frame(frame)
+
+    async def _attempts(self, answer: Answer) -> float:
+        """Try until there is an answer. Gives the seconds spent in the queue before the first try."""
+        need = self._need(answer.request)
+        queued_from_s = self._clock.monotonic_seconds()
+        choice = await self._book(answer, need)
+        queued_s = self._clock.monotonic_seconds() - queued_from_s
+        while (failure := await self._attempt(answer, choice)) is not None:
+            twin = choice.replica.twin if choice.replica.resume != "none" else ""
+            step = next_step(answer.so_far, failure, resumable=answer.request.resumable, twin=twin)
+            match step:
+                case GiveUp(error):
+                    raise error
+                case TryAgain():
+                    answer.so_far.forget()
+                    need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
+                case GoOn():
+                    need = replace(need, excluded=need.excluded | {choice.replica.replica_id}, twin=twin)
+            try:
+                choice = await self._book(answer, need, patience_s=self._limits.recovery_s_max)
+            except CapacityError as nowhere:
+                raise told(answer.so_far, failure) from nowhere
+        return queued_s
+
+    async def _book(self, answer: Answer, need: Need, patience_s: float = 0.0) -> Choice:
+        request = answer.request
+        return await self._placement.book(
+            need,
+            request.principal.tenant_id,
+            request.deadline_monotonic_s,
+            answer.while_waiting,
+            patience_s=patience_s,
+        )
+
+    async def _attempt(self, answer: Answer, choice: Choice) -> PanalError | None:
+        """One attempt, from booking to release. None means the answer is complete."""
+        name = f"{answer.request.request_id}.{len(answer.logs) + 1}"
+        replica = choice.replica
+        log = AttemptLog(len(answer.logs) + 1, replica.node_id, replica.node_name)
+        attempt = Attempt(name, choice, log, self._clock.monotonic_seconds())
+        answer.open(attempt)
+        self.running[name] = answer
+        failure: PanalError | None = PanalError("The gateway stopped.")
+        try:
+            self._run(answer, attempt)
+            failure = await answer.ending()
+        except BusError as error:
+            failure = NodeLost(error.message)
+        finally:
+            del self.running[name]
+            if failure is not None:
+                self._cancel(attempt, failure)
+            answer.close(failure.code if failure is not None else "completed")
+            self._placement.release(choice)
+        if isinstance(failure, NodeRefused):
+            answer.so_far.refusals += 1
+        else:
+            answer.so_far.attempts += 1
+        return failure
+
+    def _run(self, answer: Answer, attempt: Attempt) -> None:
+        request, replica = answer.request, attempt.choice.replica
+        body = request.body
+        pieces = [body[at : at + BODY_PART_BYTES] for at in range(0, len(body), BODY_PART_BYTES)] or [b""]
+        self._bus.run(
+            replica.key,
+            RunAttempt(
+                attempt=attempt.name,
+                gateway=self._bus.gateway,
+                instance=replica.instance,
+                replica=replica.reported_id,
+                response_id=request.response_id,
+                created_utc_s=request.created_utc_s,
+                route=request.route.value,
+                model=request.model,
+                stream=request.stream,
+                include_usage=request.include_usage,
+                tenant=request.principal.tenant_id,
+                project=request.principal.project_id,
+                principal=request.principal.principal_id,
+                data_class=int(request.data_class),
+                residency=sorted(request.residency),
+                deadline_s=request.deadline_monotonic_s - self._clock.monotonic_seconds(),
+                first_token_s_max=self._limits.first_token_s_max,
+                between_tokens_s_max=self._limits.between_tokens_s_max,
+                traceparent=request.traceparent,
+                parts=len(pieces),
+                body=pieces[0],
+                emitted=answer.so_far.emitted(),
+                hold=not request.resumable and replica.node_class.owned,
+            ),
+            [
+                BodyPart(attempt=attempt.name, number=number, body=piece)
+                for number, piece in enumerate(pieces[1:], start=2)
+            ],
+        )
+
+    def _cancel(self, attempt: Attempt, failure: PanalError) -> None:
+        try:
+            self._bus.cancel(attempt.choice.replica.key, Cancel(attempt=attempt.name, reason=failure.code))
+        except BusError:
+            # The agent stops by itself when its gateway is not heard of any more.
+            attempt.log.cause = "bus_unavailable"
+
+    def _acknowledge(self, attempt: Attempt) -> None:
+        try:
+            self._bus.acknowledge(
+                attempt.choice.replica.key,
+                Acknowledge(attempt=attempt.name, data_bytes=attempt.acknowledged),
+            )
+        except BusError as error:
+            answer = self.running.get(attempt.name)
+            if answer is not None:
+                answer.end(NodeLost(error.message))
+
+    def _need(self, request: InferenceRequest) -> Need:
+        return Need(
+            model=request.model,
+            route=request.route,
+            prompt_tokens=request.prompt_tokens_estimate,
+            output_tokens=min(request.max_tokens or OUTPUT_TOKENS_DEFAULT, OUTPUT_TOKENS_DEFAULT),
+            allowed=lambda replica: self._allowed(request, replica),
+            resumable=request.resumable,
+        )
+
+    def _outcome(self, answer: Answer, error: PanalError | None, begun_s: float, queued_s: float) -> Outcome:
+        delivered = answer.so_far.sent or error is None
+        first_s = answer.first_data_s
+        return Outcome(
+            request=answer.request,
+            end=end_of(error, sent=answer.so_far.sent),
+            error=error,
+            usage=answer.shown_usage(),
+            attempts=answer.logs,
+            queued_s=queued_s,
+            first_byte_s=first_s - begun_s if first_s is not None else None,
+            total_s=self._clock.monotonic_seconds() - begun_s,
+            resumes=max(0, answer.so_far.attempts - 1),
+            delivered=delivered,
+        )

@@ -1,0 +1,205 @@
+"""The gateway's view of the fleet: operators' facts from the store, joined with heartbeats.
+
+A heartbeat counts only if its key belongs to a known, active node: everything else is ignored until
+the store says otherwise. Records are replaced singly; nothing here is recomputed for all nodes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
+from panal.core.nodes import DataClass, Membership, NodeClass, NodeState
+from panal.core.clock import Clock
+from panal.protocol.messages import Heartbeat, ReplicaReport
+from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S, OwnLoad, ReplicaView
+from panal.scheduling.routing import Candidate
+
+WORKING_STATES = frozenset(state.value for state in NodeState if state.takes_work)
+"""A state that this version does not know takes no work."""
+
+INCUMBENT_S = 3.0
+"""A second instance of a node counts only after the first was silent for so long (copied identity)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What operators decided about a node. It never comes from the node."""
+
+    node_id: NodeId
+    key: NodeKey
+    name: str
+    node_class: NodeClass
+    site: str
+    country: str
+    data_class: DataClass
+    membership: Membership
+
+
+@dataclass(slots=True)
+class NodeSeen:
+    """A node's last heartbeat."""
+
+    heartbeat: Heartbeat
+    heard_s: float
+    instance: InstanceId
+    replicas: tuple[ReplicaId, ...] = ()
+
+
+class Fleet:
+    """Replicas by model, and who is silent. One per gateway process; used from its event loop only."""
+
+    def __init__(self, clock: Clock, on_change: Callable[[], None] = lambda: None) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._facts: dict[NodeKey, NodeFacts] = {}
+        self._seen: dict[NodeKey, NodeSeen] = {}
+        self._by_model: dict[str, dict[ReplicaId, Candidate]] = {}
+        self._views: dict[ReplicaId, ReplicaView] = {}
+        self._own: dict[ReplicaId, OwnLoad] = {}
+        self._known_models: frozenset[str] = frozenset()
+
+    # --- what is known --------------------------------------------------------------------------
+
+    def candidates(self, model: str) -> list[Candidate]:
+        """All replicas of a model, fit or not."""
+        return list(self._by_model.get(model, {}).values())
+
+    def knows_model(self, model: str) -> bool:
+        """Whether the name was ever served here, also if its nodes rest now."""
+        return model in self._by_model or model in self._known_models
+
+    def models(self) -> list[str]:
+        return sorted(self._known_models | self._by_model.keys())
+
+    def nodes(self) -> list[tuple[NodeFacts, NodeSeen | None]]:
+        return [(facts, self._seen.get(key)) for key, facts in self._facts.items()]
+
+    def facts(self, key: NodeKey) -> NodeFacts | None:
+        return self._facts.get(key)
+
+    def view(self, replica_id: ReplicaId) -> ReplicaView | None:
+        """The replica's newest record, or None once its node does not report it any more."""
+        return self._views.get(replica_id)
+
+    def silent_s(self, key: NodeKey) -> float:
+        """Seconds since the node was last heard; infinite for an unknown one."""
+        seen = self._seen.get(key)
+        return self._clock.monotonic_seconds() - seen.heard_s if seen else float("inf")
+
+    def fresh(self, key: NodeKey) -> bool:
+        return self.silent_s(key) <= STALE_AFTER_S
+
+    # --- what arrives ---------------------------------------------------------------------------
+
+    def set_facts(self, facts: Iterable[NodeFacts], models: Iterable[str]) -> None:
+        """Replace what the store says. Nodes that are gone from it take nothing more at once."""
+        self._facts = {fact.key: fact for fact in facts}
+        self._known_models = frozenset(models)
+        for key in [key for key in self._seen if key not in self._facts]:
+            self._forget(key)
+        for key, seen in self._seen.items():
+            self._rebuild(key, seen)
+        self._on_change()
+
+    def heard(self, key: NodeKey, heartbeat: Heartbeat) -> None:
+        """Take a heartbeat in. Unknown keys and second instances are ignored."""
+        if key not in self._facts or heartbeat.node != self._facts[key].node_id:
+            return
+        now_s = self._clock.monotonic_seconds()
+        seen = self._seen.get(key)
+        if seen is not None and seen.instance != heartbeat.instance and now_s - seen.heard_s < INCUMBENT_S:
+            return
+        if seen is None or seen.instance != heartbeat.instance:
+            self._forget(key)
+            seen = self._seen[key] = NodeSeen(heartbeat, now_s, InstanceId(heartbeat.instance))
+        seen.heartbeat, seen.heard_s = heartbeat, now_s
+        self._rebuild(key, seen)
+        self._on_change()
+
+    def forget_lost(self) -> None:
+        """Drop the records of nodes that were silent for LOST_AFTER_S. Call it each second or so."""
+        for key in [key for key in self._seen if self.silent_s(key) > LOST_AFTER_S]:
+            self._forget(key)
+
+    def mark_failed(self, replica_id: ReplicaId) -> None:
+        """No new work for the replica until its node reports again."""
+        view = self._views.get(replica_id)
+        if view is not None:
+            self._put(_with_report_age(view, -STALE_AFTER_S))
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _rebuild(self, key: NodeKey, seen: NodeSeen) -> None:
+        facts, heartbeat = self._facts[key], seen.heartbeat
+        takes_work = facts.membership is Membership.ACTIVE and heartbeat.state in WORKING_STATES
+        ids = tuple(_fleet_wide(facts, report) for report in heartbeat.replicas)
+        for gone in set(seen.replicas) - set(ids):
+            self._drop(gone)
+        seen.replicas = ids
+        for report in heartbeat.replicas:
+            self._put(_view(facts, seen, report, takes_work))
+            own = self._own[_fleet_wide(facts, report)]
+            own.sent_since_report = own.prefill_tokens_since_report = 0
+
+    def _put(self, view: ReplicaView) -> None:
+        old = self._views.get(view.replica_id)
+        if old is not None and old.model != view.model:
+            self._by_model[old.model].pop(view.replica_id, None)
+        own = self._own.setdefault(view.replica_id, OwnLoad())
+        self._views[view.replica_id] = view
+        self._by_model.setdefault(view.model, {})[view.replica_id] = (view, own)
+
+    def _drop(self, replica_id: ReplicaId) -> None:
+        view = self._views.pop(replica_id, None)
+        if view is None:
+            return
+        of_model = self._by_model[view.model]
+        of_model.pop(replica_id, None)
+        if not of_model:
+            del self._by_model[view.model]
+            self._known_models |= {view.model}
+        own = self._own.get(replica_id)
+        if own is not None and own.running == 0:
+            del self._own[replica_id]
+
+    def _forget(self, key: NodeKey) -> None:
+        seen = self._seen.pop(key, None)
+        for replica_id in seen.replicas if seen else ():
+            self._drop(replica_id)
+
+
+def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: bool) -> ReplicaView:
+    return ReplicaView(
+        key=facts.key,
+        node_id=facts.node_id,
+        node_name=facts.name,
+        instance=seen.instance,
+        replica_id=_fleet_wide(facts, report),
+        reported_id=report.replica,
+        model=report.model,
+        twin=report.twin,
+        resume=report.resume,
+        routes=frozenset(report.routes),
+        context_tokens=report.context_tokens,
+        slots=report.slots,
+        node_class=facts.node_class,
+        country=facts.country,
+        data_class=facts.data_class,
+        takes_work=takes_work,
+        healthy=report.healthy,
+        reported_s=seen.heard_s,
+        running=report.running,
+        waiting=report.waiting,
+        pending_prefill_tokens=report.pending_prefill_tokens,
+        prefill_tokens_per_s=report.prefill_tokens_per_s,
+        decode_s_per_token=report.decode_s_per_token,
+    )
+
+
+def _fleet_wide(facts: NodeFacts, report: ReplicaReport) -> ReplicaId:
+    """A node names its replicas itself, so the name counts only together with the node's own id."""
+    return ReplicaId(f"{facts.node_id}/{report.replica}")
+
+
+def _with_report_age(view: ReplicaView, shift_s: float) -> ReplicaView:
+    return replace(view, reported_s=view.reported_s + shift_s)

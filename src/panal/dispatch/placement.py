@@ -1,0 +1,177 @@
+"""Admission and routing joined: a request gets a free replica, waits for one in a fair bounded queue,
+or is told why not. A booking is made in the same step as the choice, so two requests never take one slot."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from panal.core.clock import Clock
+from panal.core.errors import (
+    BadRequest,
+    ModelNotFound,
+    ModelResting,
+    NotAllowed,
+    PanalError,
+    QueueDeadline,
+)
+from panal.core.ids import TenantId
+from panal.dispatch.fleet import Fleet
+from panal.scheduling.replicas import Need
+from panal.scheduling.routing import Choice, Draw, choose, unfit
+from panal.scheduling.waiting import WaitingRoom
+
+RETRY_AFTER_S = 5
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """A request in the queue."""
+
+    need: Need
+    tenant: TenantId
+    future: asyncio.Future[Choice]
+
+
+class Placement:
+    """Books replicas for requests. ``on_queue(n)`` hears each change of the queue's length."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clock: Clock,
+        draw: Draw,
+        *,
+        queue_length_max: int,
+        queue_wait_s_max: float,
+        on_queue: Callable[[int], None],
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._draw = draw
+        self._queue_wait_s_max = queue_wait_s_max
+        self._waiting: WaitingRoom[Waiter] = WaitingRoom(queue_length_max)
+        self._on_queue = on_queue
+        self._wake_asked = False
+
+    async def book(
+        self,
+        need: Need,
+        tenant: TenantId,
+        deadline_monotonic_s: float,
+        interruption: Callable[[Callable[[PanalError], None]], None],
+        *,
+        patience_s: float = 0.0,
+    ) -> Choice:
+        """A booked replica; give it back with ``release``.
+
+        ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do
+        and a new request does not. ``interruption(cancel)`` registers how the wait is broken off.
+        Raises ModelNotFound, ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
+        """
+        if len(self._waiting) == 0:
+            choice = self._choose(need)
+            if choice is not None:
+                return choice
+        wait_s = min(self._queue_wait_s_max, deadline_monotonic_s - self._clock.monotonic_seconds())
+        try:
+            self._explain(need)
+        except ModelResting:
+            if patience_s <= 0:
+                raise
+            wait_s = min(wait_s, patience_s)
+        return await self._wait(need, tenant, wait_s, interruption)
+
+    def release(self, choice: Choice) -> None:
+        """The replica's slot is free again, as far as this gateway is concerned."""
+        choice.own.running -= 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed: ask the waiting ones again, once per turn of the loop."""
+        if len(self._waiting) and not self._wake_asked:
+            self._wake_asked = True
+            asyncio.get_running_loop().call_soon(self._ask_everybody)
+
+    def explain(self, need: Need) -> list[tuple[str, str]]:
+        """Each known replica's node and why it does not fit now (empty text: it fits)."""
+        now_s = self._clock.monotonic_seconds()
+        return [
+            (replica.node_name, unfit(replica, need, now_s) or "")
+            for replica, _own in self._fleet.candidates(need.model)
+        ]
+
+    def _choose(self, need: Need) -> Choice | None:
+        candidates = self._fleet.candidates(need.model)
+        choice = choose(candidates, need, self._clock.monotonic_seconds(), self._draw)
+        if choice is not None:
+            choice.own.running += 1
+            choice.own.sent_since_report += 1
+            choice.own.prefill_tokens_since_report += need.prompt_tokens
+        return choice
+
+    async def _wait(
+        self,
+        need: Need,
+        tenant: TenantId,
+        wait_s: float,
+        interruption: Callable[[Callable[[PanalError], None]], None],
+    ) -> Choice:
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(need, tenant, loop.create_future())
+        self._waiting.enter(tenant, waiter)
+        self._on_queue(len(self._waiting))
+
+        def fail(error: PanalError) -> None:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+
+        interruption(fail)
+        timer = loop.call_later(max(0.0, wait_s), fail, _waited_too_long(wait_s))
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
+                self.release(waiter.future.result())
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.leave(tenant, waiter)
+            self._on_queue(len(self._waiting))
+
+    def _ask_everybody(self) -> None:
+        self._wake_asked = False
+        for waiter in self._waiting.in_order():
+            if waiter.future.done():
+                continue
+            choice = self._choose(waiter.need)
+            if choice is not None:
+                self._waiting.leave(waiter.tenant, waiter)
+                self._waiting.served(waiter.tenant)
+                waiter.future.set_result(choice)
+
+    def _explain(self, need: Need) -> None:
+        """Raise if waiting is pointless: no replica could take the request even with a free slot."""
+        if not self._fleet.knows_model(need.model):
+            raise ModelNotFound(
+                f"There is no model '{need.model}' here. GET /v1/models lists the models.", param="model"
+            )
+        now_s = self._clock.monotonic_seconds()
+        reasons = {unfit(replica, need, now_s) for replica, _own in self._fleet.candidates(need.model)}
+        if None in reasons:
+            return
+        if "may not see this data" in reasons and reasons <= {"may not see this data", "not heard of lately"}:
+            raise NotAllowed("No node may see data of this class or residency for this model.")
+        if reasons == {"does not serve this route"}:
+            raise BadRequest(f"The model '{need.model}' does not serve {need.route.value}.", param="model")
+        if reasons == {"context is too short"}:
+            raise BadRequest("The prompt is longer than the model's context.", param="messages")
+        raise ModelResting(
+            f"No node can serve the model '{need.model}' at the moment. Try again in a few seconds.",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+
+def _waited_too_long(wait_s: float) -> QueueDeadline:
+    return QueueDeadline(
+        f"No replica became free within {wait_s:.0f} s. Try again later.", retry_after_s=RETRY_AFTER_S
+    )

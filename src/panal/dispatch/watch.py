@@ -1,0 +1,142 @@
+"""Looks at all running answers four times a second: silence, deadlines, slow readers, keep-alives.
+
+One task for all of them, so that a chunk never touches a timer. An attempt is given up when its node
+or engine is known to be gone and nothing came for a while - not merely because it is slow.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from panal.core.clock import Clock
+from panal.core.errors import AttemptTimeout, ClientGone, EngineFailed, NodeLost, PanalError
+from panal.dispatch.answer import Answer, Attempt
+from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.fleet import Fleet
+
+LOOK_EACH_S = 0.25
+SILENCE_S_MIN = 2.0
+SILENCE_TOKENS = 8
+"""A running stream counts as silent after this many of its replica's token times, at least 2 s."""
+HEDGE_FACTOR = 3.0
+HEDGE_SHARE = 0.05
+HEDGES_SAVED_MAX = 5.0
+CLIENT_FULL_S_MAX = 30.0
+KEEP_ALIVE_EACH_S = 10.0
+AGENT_MARGIN_S = 1.0
+"""The agent keeps the token limits itself; the gateway steps in this much later."""
+
+
+@dataclass(slots=True)
+class HedgeBudget:
+    """At most one request in twenty is tried elsewhere only because it is slower than predicted."""
+
+    saved: float = 1.0
+
+    def request_came(self) -> None:
+        self.saved = min(HEDGES_SAVED_MAX, self.saved + HEDGE_SHARE)
+
+    def spend(self) -> bool:
+        if self.saved < 1.0:
+            return False
+        self.saved -= 1.0
+        return True
+
+
+class Watch:
+    """Ends attempts that will not end by themselves."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, fleet: Fleet, clock: Clock, limits: Limits, hedges: HedgeBudget
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._clock = clock
+        self._limits = limits
+        self._hedges = hedges
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EACH_S)
+            self.look()
+
+    def look(self) -> None:
+        """One look at everything."""
+        now_s = self._clock.monotonic_seconds()
+        self._fleet.forget_lost()
+        for answer in list(self._dispatcher.running.values()):
+            attempt = answer.attempt
+            if attempt is None:
+                continue
+            if now_s >= answer.request.deadline_monotonic_s:
+                answer.interrupt(_deadline(answer))
+            elif answer.full_since_s is not None and now_s - answer.full_since_s > CLIENT_FULL_S_MAX:
+                answer.interrupt(ClientGone(f"The client read nothing for {CLIENT_FULL_S_MAX:.0f} s."))
+            else:
+                failure = self._failure(answer, attempt, now_s)
+                if failure is not None:
+                    self._fleet.mark_failed(attempt.choice.replica.replica_id)
+                    answer.end(failure)
+                else:
+                    self._keep_alive(answer, attempt, now_s)
+
+    def _failure(self, answer: Answer, attempt: Attempt, now_s: float) -> PanalError | None:
+        """Why this attempt is to be given up now, or None."""
+        if attempt.progress_s is None:
+            return self._failure_before_first(answer, attempt, now_s - attempt.opened_s)
+        silent_s = now_s - max(attempt.progress_s, self._drained_s(answer, now_s))
+        pace_s = attempt.choice.replica.decode_s_per_token
+        if silent_s > max(SILENCE_S_MIN, SILENCE_TOKENS * pace_s):
+            gone = self._gone(attempt)
+            if gone is not None:
+                return gone
+        limit_s = self._limits.between_tokens_s_max
+        if silent_s > limit_s + AGENT_MARGIN_S:
+            return AttemptTimeout("between_tokens", limit_s)
+        return None
+
+    def _failure_before_first(self, answer: Answer, attempt: Attempt, waited_s: float) -> PanalError | None:
+        if waited_s > SILENCE_S_MIN:
+            gone = self._gone(attempt)
+            if gone is not None:
+                return gone
+        limit_s = self._limits.first_token_s_max
+        if waited_s > limit_s + AGENT_MARGIN_S:
+            return AttemptTimeout("first_token", limit_s)
+        hedge_after_s = max(SILENCE_S_MIN, HEDGE_FACTOR * attempt.choice.first_token_s)
+        late = waited_s > hedge_after_s and len(answer.logs) == 1 and self._elsewhere(attempt)
+        if late and self._hedges.spend():
+            return AttemptTimeout("predicted_first_token", hedge_after_s)
+        return None
+
+    def _gone(self, attempt: Attempt) -> PanalError | None:
+        """Whether node or engine are known not to work."""
+        replica = attempt.choice.replica
+        if not self._fleet.fresh(replica.key):
+            return NodeLost(f"The node {replica.node_name} is not heard of any more.")
+        view = self._fleet.view(replica.replica_id)
+        if view is None or view.instance != replica.instance:
+            return NodeLost(f"The node {replica.node_name} no longer serves this model.")
+        if not view.healthy:
+            return EngineFailed(f"The engine on {replica.node_name} does not answer.")
+        return None
+
+    def _elsewhere(self, attempt: Attempt) -> bool:
+        """Whether another replica of the model is there at all."""
+        return len(self._fleet.candidates(attempt.choice.replica.model)) > 1
+
+    def _drained_s(self, answer: Answer, now_s: float) -> float:
+        """While the client's buffer is full, the node has no reason to send."""
+        return now_s if answer.full_since_s is not None else 0.0
+
+    def _keep_alive(self, answer: Answer, attempt: Attempt, now_s: float) -> None:
+        if not answer.request.stream or answer.sink.full:
+            return
+        last_s = answer.written_s if answer.written_s is not None else attempt.opened_s
+        if now_s - last_s >= KEEP_ALIVE_EACH_S:
+            answer.written_s = now_s
+            answer.sink.keep_alive()
+
+
+def _deadline(answer: Answer) -> PanalError:
+    return AttemptTimeout("total", answer.request.total_s_max)

@@ -1,0 +1,76 @@
+"""What routing knows of a replica, and what a request needs of one. Values only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
+from panal.core.nodes import DataClass, NodeClass
+from panal.core.requests import Route
+
+STALE_AFTER_S = 1.5
+"""A node whose last heartbeat is older gets no new work."""
+
+LOST_AFTER_S = 15.0
+"""A node that was silent for so long is shown as lost."""
+
+PREFILL_TOKENS_PER_S_DEFAULT = 200.0
+DECODE_S_PER_TOKEN_DEFAULT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica as its node's last heartbeat and the operators describe it.
+
+    ``reported_s`` is the gateway's monotonic time at which the heartbeat arrived. Speeds are the
+    node's own measurements; 0 means unknown and is replaced by a slow default, never by a good one.
+    """
+
+    key: NodeKey
+    node_id: NodeId
+    node_name: str
+    instance: InstanceId
+    replica_id: ReplicaId
+    reported_id: str
+    model: str
+    twin: str
+    resume: str
+    routes: frozenset[str]
+    context_tokens: int
+    slots: int
+    node_class: NodeClass
+    country: str
+    data_class: DataClass
+    takes_work: bool
+    healthy: bool
+    reported_s: float
+    running: int = 0
+    waiting: int = 0
+    pending_prefill_tokens: int = 0
+    prefill_tokens_per_s: float = 0.0
+    decode_s_per_token: float = 0.0
+
+
+@dataclass(slots=True)
+class OwnLoad:
+    """What this gateway has running on a replica now, and what it sent since the last report."""
+
+    running: int = 0
+    sent_since_report: int = 0
+    prefill_tokens_since_report: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request needs of a replica. ``twin`` is set when an answer must be continued.
+
+    ``allowed`` is the policy's word on data class and residency, for one node.
+    """
+
+    model: str
+    route: Route
+    prompt_tokens: int
+    output_tokens: int
+    allowed: Callable[[ReplicaView], bool]
+    resumable: bool = True
+    twin: str | None = None
+    excluded: frozenset[ReplicaId] = field(default=frozenset())

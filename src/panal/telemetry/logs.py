@@ -1,0 +1,112 @@
+"""Logs as JSON lines on the standard logging module.
+
+    log = logging.getLogger("panal.node")
+    log.info("engine started", extra=fields(action="engine_started", request_id=request_id, seconds=1.2))
+
+``action`` is a fixed word that programs may search for; the message is for people. Prompts, answers and
+keys are never given to a log; should a key slip into a text, it is masked here.
+"""
+
+import logging
+import logging.handlers
+import traceback
+from collections.abc import Mapping
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from panal.telemetry.redaction import harmless
+
+_FIELDS = "panal_fields"
+FIELDS_MAX = 24
+
+
+def fields(*, action: str, **values: str | float | bool | None) -> dict[str, Any]:
+    """The ``extra`` of a log call: ``action`` and a few plain values, such as ``request_id``."""
+    return {_FIELDS: {"action": action, **values}}
+
+
+class JsonLines(logging.Formatter):
+    """One record as one line of JSON: time, level, logger, program, message, and its fields."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+        self._encoder = msgspec.json.Encoder()
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "utc_s": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "program": self._program,
+            "message": harmless(_message(record)),
+        }
+        given = getattr(record, _FIELDS, None)
+        if isinstance(given, Mapping):
+            for name, value in list(given.items())[:FIELDS_MAX]:
+                line.setdefault(harmless(str(name))[:64], _plain(value))
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line["error"] = type(error).__name__
+            line["trace"] = [harmless(part) for part in traceback.format_exception(error, limit=-12)[-16:]]
+        return self._encoder.encode(line).decode()
+
+
+class PrivateFiles(logging.handlers.RotatingFileHandler):
+    """Turned over by size; every file is made readable by its owner only."""
+
+    def _open(self) -> TextIOWrapper:
+        Path(self.baseFilename).touch(mode=0o600, exist_ok=True)
+        return super()._open()
+
+
+def configure(
+    *,
+    program: str,
+    level: str,
+    file: Path | None = None,
+    file_bytes_max: int = 10 * 1024 * 1024,
+    keep: int = 5,
+    stream: TextIO | None = None,
+    root: logging.Logger | None = None,
+) -> None:
+    """Replace the handlers of ``root`` (default: logging's root) by JSON lines to file and stream.
+
+    ``level`` is debug, info, warning or error. The file turns over at ``file_bytes_max`` bytes and
+    ``keep`` old ones stay; it is readable by its owner only. Raises OSError when it cannot be written.
+    """
+    root = root if root is not None else logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    handlers: list[logging.Handler] = []
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(
+            PrivateFiles(file, maxBytes=file_bytes_max, backupCount=keep, encoding="utf-8", delay=True)
+        )
+    if stream is not None:
+        handlers.append(logging.StreamHandler(stream))
+    for handler in handlers:
+        handler.setFormatter(JsonLines(program))
+        root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.captureWarnings(capture=True)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError):
+        return f"{record.msg} (its arguments do not fit)"
+
+
+def _plain(value: object) -> str | float | bool | None:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    return harmless(str(value))

@@ -1,0 +1,132 @@
+"""Metrics: bounded labels, gauges that come back to 0, numbers that Prometheus reads."""
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from panal.telemetry.metrics import CAUSES_MAX, MODELS_MAX, Children, GatewayMetrics, NodeMetrics
+from panal.telemetry.tallies import SecondsHistogram
+
+
+class Numbers:
+    in_flight = 0.0
+
+
+def made() -> tuple[CollectorRegistry, GatewayMetrics, Numbers]:
+    registry, numbers = CollectorRegistry(), Numbers()
+    metrics = GatewayMetrics(
+        registry, in_flight=lambda: numbers.in_flight, queued=lambda: 0.0, streams=lambda: 0.0
+    )
+    return registry, metrics, numbers
+
+
+def series(registry: CollectorRegistry) -> int:
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return sum(len(family.samples) for family in families)
+
+
+def test_a_thousand_invented_models_are_one_series_more() -> None:
+    registry, metrics, _ = made()
+    metrics.models_known(["smol"])
+    metrics.of("chat", "smol").ended("ok")
+    metrics.of("chat", "nope").ended("model_not_found")
+    before = series(registry)
+    for number in range(2000):
+        metrics.of("chat", f"typo-{number}").ended("model_not_found")
+    assert series(registry) == before
+    assert registry.get_sample_value(
+        "panal_requests_total", {"route": "chat", "model": "other", "outcome": "model_not_found"}
+    ) == pytest.approx(2001)
+    assert len(metrics._of) <= 2
+
+
+def test_models_that_exist_are_bounded_too() -> None:
+    registry, metrics, _ = made()
+    for number in range(3 * MODELS_MAX):
+        metrics.models_known([f"m{number}"])
+        metrics.of("chat", f"m{number}").ended("ok")
+    assert len(metrics._of) == MODELS_MAX + 1
+    assert registry.get_sample_value(
+        "panal_requests_total", {"route": "chat", "model": "other", "outcome": "ok"}
+    ) == pytest.approx(2 * MODELS_MAX)
+
+
+def test_a_model_that_becomes_known_later_gets_its_own_label() -> None:
+    registry, metrics, _ = made()
+    metrics.of("chat", "smol").ended("model_not_found")
+    metrics.models_known(["smol"])
+    metrics.of("chat", "smol").ended("ok")
+    assert registry.get_sample_value(
+        "panal_requests_total", {"route": "chat", "model": "smol", "outcome": "ok"}
+    )
+
+
+def test_causes_and_outcomes_are_bounded() -> None:
+    registry, metrics, _ = made()
+    for number in range(500):
+        metrics.attempts[f"cause {number}"].inc()
+        metrics.of("chat", "x").ended(f"outcome {number}")
+    assert registry.get_sample_value("panal_attempts_total", {"cause": "other"}) == 500 - CAUSES_MAX
+    assert series(registry) < 3 * 2 * (CAUSES_MAX + 2) + 100
+
+
+def test_a_gauge_that_becomes_0_shows_0() -> None:
+    registry, _, numbers = made()
+    numbers.in_flight = 3
+    assert registry.get_sample_value("panal_requests_in_flight") == 3
+    numbers.in_flight = 0
+    assert registry.get_sample_value("panal_requests_in_flight") == 0
+    assert b"panal_requests_in_flight 0.0" in generate_latest(registry)
+
+
+def test_our_histogram_shows_what_the_librarys_shows() -> None:
+    bounds = (0.001, 0.01, 0.1, 1.0)
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    mine = SecondsHistogram("x_seconds", "Text.", ("model",), bounds)
+    ours.register(mine)
+    reference = Histogram("x_seconds", "Text.", ("model",), buckets=bounds, registry=theirs)
+    for value in (0.0, 0.0005, 0.001, 0.02, 0.1, 0.5, 1.0, 7.0):
+        mine.child("m").observe(value)
+        reference.labels("m").observe(value)
+    mine.child("m").observe_several(0.05, 3)
+    for _ in range(3):
+        reference.labels("m").observe(0.05)
+
+    def read(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
+        families = text_string_to_metric_families(generate_latest(registry).decode())
+        return {
+            (sample.name, sample.labels.get("le", "")): pytest.approx(sample.value)
+            for family in families
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+
+    assert read(ours) == read(theirs)
+    assert mine.child("m").count == 11
+
+
+def test_labels_of_a_histogram_cannot_grow_without_end() -> None:
+    histogram = SecondsHistogram("x_seconds", "Text.", ("model",), (1.0,))
+    with pytest.raises(ValueError, match="too many"):
+        for number in range(10_000):
+            histogram.child(str(number))
+    with pytest.raises(ValueError, match="rise"):
+        SecondsHistogram("y_seconds", "Text.", (), (2.0, 1.0))
+
+
+def test_two_programs_in_one_process_do_not_collide() -> None:
+    made()
+    made()
+
+
+def test_a_node_counts_yields_and_serving() -> None:
+    registry = CollectorRegistry()
+    metrics = NodeMetrics(registry, in_flight=lambda: 0.0, may_serve=lambda: 1.0)
+    metrics.yields.inc()
+    metrics.yield_phase["no_new_work"].observe(0.2)
+    metrics.attempts["ok"].inc()
+    assert registry.get_sample_value("panal_node_yields_total") == 1
+    assert registry.get_sample_value("panal_node_serves") == 1
+    children = Children(Counter("c", "c", ("a",), registry=registry), most=1)
+    assert children["x"] is children["x"]
+    assert children["y"] is children["z"]

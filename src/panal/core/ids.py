@@ -45,7 +45,11 @@ class IdSource:
         return base64.b32hexencode(raw)[:26].decode().lower()
 
     def request(self) -> RequestId:
-        return RequestId("req_" + self.suffix())
+        return self.request_with(self.suffix())
+
+    def request_with(self, suffix: str) -> RequestId:
+        """A request's id that shares its suffix with the response's id."""
+        return RequestId("req_" + suffix)
 
     def node(self) -> NodeId:
         return NodeId("node_" + self.suffix())

@@ -1,6 +1,6 @@
 """A request as the path sees it, and what it used."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from panal.core.ids import RequestId
@@ -54,5 +54,6 @@ class InferenceRequest:
     traceparent: str
     prompt_tokens_estimate: int
     max_tokens: int | None = None
-    stop: tuple[str, ...] = field(default=())
     resumable: bool = True
+    show_nodes: bool = False
+    """Whether the stream carries comments that name the node which speaks."""

@@ -18,7 +18,7 @@ from panal.core.errors import (
     PanalError,
 )
 from panal.core.requests import InferenceRequest, Usage
-from panal.dispatch.outcome import AttemptLog
+from panal.dispatch.outcome import AttemptLog, attempt_outcome_of
 from panal.dispatch.sink import Sink
 from panal.protocol.messages import Event, Frame, TokenUsage, WireError
 from panal.scheduling.continuation import AnswerSoFar
@@ -69,6 +69,7 @@ class Answer:
         self.so_far = AnswerSoFar()
         self.attempt: Attempt | None = None
         self.logs: list[AttemptLog] = []
+        self.dropped = 0
         self.usage: TokenUsage | None = None
         self.tail = b""
         """The last bytes of the answer: held until the usage record is written."""
@@ -99,12 +100,17 @@ class Answer:
         finally:
             self._ended = None
 
-    def close(self, cause: str) -> None:
-        """Fence the current attempt: what still comes of it is dropped."""
-        if self.attempt is not None:
-            self.attempt.log.duration_s = self._clock.monotonic_seconds() - self.attempt.opened_s
-            self.attempt.log.cause = cause
-            self.attempt = None
+    def close(self, attempt: Attempt, failure: PanalError | None) -> None:
+        """Fence the attempt: what still comes of it is dropped."""
+        attempt.log.duration_s = self._clock.monotonic_seconds() - attempt.opened_s
+        attempt.log.outcome = attempt_outcome_of(failure)
+        attempt.log.cause = failure.code if failure is not None else ""
+        self.attempt = None
+
+    def start_over(self) -> None:
+        """Nobody has seen what was made so far: drop it."""
+        self.so_far.forget()
+        self.dropped = len(self.logs)
 
     def end(self, failure: PanalError | None) -> None:
         """The current attempt is over; the first word counts."""
@@ -170,7 +176,7 @@ class Answer:
             if event.finish is not None:
                 self.tail = event.data
             else:
-                self._relay(event, now_s)
+                self._relay(attempt, event, now_s)
         if event.error is not None:
             self.end(failure_of(event.error))
         elif event.finish is not None:
@@ -202,12 +208,14 @@ class Answer:
             so_far.prompt_tokens = event.usage.prompt_tokens
             attempt.log.prompt_tokens = event.usage.prompt_tokens
 
-    def _relay(self, event: Event, now_s: float) -> None:
+    def _relay(self, attempt: Attempt, event: Event, now_s: float) -> None:
         if event.text or event.opaque:
             self.so_far.sent = True
             if self.first_data_s is None:
                 self.first_data_s = now_s
         self.written_s = now_s
+        if self.request.show_nodes and attempt.data_bytes == len(event.data):
+            self.sink.write(node_comment(attempt.log))
         self.sink.write(event.data)
 
     def _account(self, attempt: Attempt) -> None:
@@ -224,6 +232,11 @@ class Answer:
 def _no_wait(error: PanalError) -> None:
     """Nothing waits, so nothing is broken off by ``error``."""
     del error
+
+
+def node_comment(log: AttemptLog) -> bytes:
+    """An SSE comment for people who asked to see who speaks; clients ignore it."""
+    return f": node {log.node_name} attempt {log.number}\n".encode()
 
 
 def failure_of(error: WireError) -> PanalError:

@@ -15,7 +15,7 @@ from panal.core.errors import BusError, CapacityError, ClientGone, NodeLost, Nod
 from panal.core.ids import NodeKey
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
-from panal.dispatch.outcome import AttemptLog, Outcome, end_of
+from panal.dispatch.outcome import AttemptLog, Finished, outcome_of
 from panal.dispatch.placement import Placement
 from panal.dispatch.sink import Sink
 from panal.protocol.messages import (
@@ -48,11 +48,11 @@ class Limits:
 class Observer(Protocol):
     """Metering, logs and metrics hear of a request here."""
 
-    def started(self, request: InferenceRequest) -> None: ...
+    def started(self, request: InferenceRequest) -> Callable[[float, int], None]:
+        """Gives what is called with each gap between events: seconds, and tokens of the event."""
+        ...
 
-    def token_gap(self, seconds: float, tokens: int) -> None: ...
-
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, finished: Finished) -> None:
         """Record the request, before its last bytes leave. Raises StoreError if that is impossible."""
         ...
 
@@ -85,10 +85,10 @@ class Dispatcher:
         recorded in any case, before this returns.
         """
         begun_s = self._clock.monotonic_seconds()
-        answer = Answer(request, sink, self._clock, self._acknowledge, self._observer.token_gap)
+        observe_gap = self._observer.started(request)
+        answer = Answer(request, sink, self._clock, self._acknowledge, observe_gap)
         sink.on_gone = lambda: answer.interrupt(ClientGone("The client left before the end of its answer."))
         sink.on_drained = answer.on_drained
-        self._observer.started(request)
         queued_s, error = 0.0, None
         try:
             queued_s = await self._attempts(answer)
@@ -100,7 +100,7 @@ class Dispatcher:
             raise
         finally:
             sink.on_gone = sink.on_drained = None
-            self._observer.ended(self._outcome(answer, error, begun_s, queued_s))
+            self._observer.ended(self._finished(answer, error, begun_s, queued_s))
         return answer.tail
 
     def on_frames(self, key: NodeKey, frames: list[Frame]) -> None:
@@ -123,7 +123,7 @@ class Dispatcher:
                 case GiveUp(error):
                     raise error
                 case TryAgain():
-                    answer.so_far.forget()
+                    answer.start_over()
                     need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
                 case GoOn():
                     need = replace(need, excluded=need.excluded | {choice.replica.replica_id}, twin=twin)
@@ -161,7 +161,7 @@ class Dispatcher:
             del self.running[name]
             if failure is not None:
                 self._cancel(attempt, failure)
-            answer.close(failure.code if failure is not None else "completed")
+            answer.close(attempt, failure)
             self._placement.release(choice)
         if isinstance(failure, NodeRefused):
             answer.so_far.refusals += 1
@@ -234,18 +234,18 @@ class Dispatcher:
             resumable=request.resumable,
         )
 
-    def _outcome(self, answer: Answer, error: PanalError | None, begun_s: float, queued_s: float) -> Outcome:
-        delivered = answer.so_far.sent or error is None
+    def _finished(
+        self, answer: Answer, error: PanalError | None, begun_s: float, queued_s: float
+    ) -> Finished:
         first_s = answer.first_data_s
-        return Outcome(
+        return Finished(
             request=answer.request,
-            end=end_of(error, sent=answer.so_far.sent),
+            outcome=outcome_of(error, sent=answer.so_far.sent),
             error=error,
-            usage=answer.shown_usage(),
+            shown=answer.shown_usage(),
             attempts=answer.logs,
+            dropped=answer.dropped,
             queued_s=queued_s,
-            first_byte_s=first_s - begun_s if first_s is not None else None,
+            first_token_s=first_s - begun_s if first_s is not None else None,
             total_s=self._clock.monotonic_seconds() - begun_s,
-            resumes=max(0, answer.so_far.attempts - 1),
-            delivered=delivered,
         )

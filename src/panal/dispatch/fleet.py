@@ -7,9 +7,9 @@ the store says otherwise. Records are replaced singly; nothing here is recompute
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
 from panal.core.nodes import DataClass, Membership, NodeClass, NodeState
-from panal.core.clock import Clock
 from panal.protocol.messages import Heartbeat, ReplicaReport
 from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S, OwnLoad, ReplicaView
 from panal.scheduling.routing import Candidate

@@ -1,0 +1,139 @@
+"""The inference routes as bare ASGI: read, know who asks, hand to the path, end the response."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from panal.core.clock import Clock
+from panal.core.errors import BadRequest, ClientGone, PanalError
+from panal.core.ids import IdSource
+from panal.core.principals import Principal
+from panal.core.requests import InferenceRequest, Route
+from panal.dispatch.dispatcher import Dispatcher
+from panal.gateway.client_stream import ClientStream
+from panal.gateway.errors import body_of, event_of, headers_of, shape_of
+from panal.gateway.http_protocol import CONNECTION
+from panal.gateway.translate import Caller, read_request
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+ROUTES = {
+    "/v1/chat/completions": Route.CHAT,
+    "/v1/completions": Route.COMPLETIONS,
+    "/v1/embeddings": Route.EMBEDDINGS,
+}
+
+log = logging.getLogger("panal.gateway")
+
+
+class Principals(Protocol):
+    """Who calls: the key directory of identity."""
+
+    def principal_of(self, authorization: bytes | None) -> Principal:
+        """Raises NotAuthenticated."""
+        ...
+
+
+class Inference:
+    """The data path's door."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, principals: Principals, ids: IdSource, clock: Clock, total_s_max: float
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._principals = principals
+        self._ids = ids
+        self._clock = clock
+        self._total_s_max = total_s_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        http, cycle = scope["extensions"][CONNECTION]
+        request: InferenceRequest | None = None
+        client: ClientStream | None = None
+        try:
+            caller = self._caller(scope)
+            body = await read_body(receive)
+            request = read_request(
+                ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
+            )
+            client = ClientStream(http, cycle, request.request_id)
+            last = await self._dispatcher.answer(request, client)
+            if request.stream:
+                await client.finish(last)
+            else:
+                await send_json(send, 200, last, [(b"x-request-id", request.request_id.encode())])
+        except ClientGone:
+            http.transport.close()
+        except PanalError as error:
+            await self._tell(error, request, client, send)
+        except asyncio.CancelledError:
+            await self._tell(PanalError("The gateway is stopping. Try again."), request, client, send)
+            raise
+
+    async def _tell(
+        self, error: PanalError, request: InferenceRequest | None, client: ClientStream | None, send: Send
+    ) -> None:
+        """An error as a response of its own, or as the last event of one that has begun."""
+        request_id = request.request_id if request is not None else self._ids.request()
+        if client is not None and client.started:
+            await client.finish(event_of(error, request_id))
+        else:
+            await send_json(
+                send, shape_of(error).status, body_of(error, request_id), headers_of(error, request_id)
+            )
+
+    def _caller(self, scope: Scope) -> Caller:
+        if scope["method"] != "POST":
+            raise BadRequest("Use POST on this route.")
+        found: dict[bytes, bytes] = dict(scope["headers"])
+        principal = self._principals.principal_of(found.get(b"authorization"))
+        data_class = found.get(b"x-panal-data-class")
+        deadline = found.get(b"x-panal-deadline-s")
+        return Caller(
+            principal=principal,
+            data_class=data_class.decode("latin-1") if data_class is not None else None,
+            deadline_s=_seconds(deadline) if deadline is not None else None,
+            traceparent=found.get(b"traceparent", b"")[:64].decode("latin-1"),
+            show_nodes=b"x-panal-show-nodes" in found,
+        )
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body; its size is bounded by the connection. Raises ClientGone."""
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("The client left while it sent its request.")
+        pieces.append(message["body"])
+        if not message["more_body"]:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """A complete JSON response."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _seconds(text: bytes) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < float("inf"):
+        raise BadRequest("'X-Panal-Deadline-S' must be a number of seconds above 0.")
+    return seconds

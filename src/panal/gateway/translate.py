@@ -1,0 +1,96 @@
+"""From a client's bytes to a request that the path understands. The body itself is not changed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from panal.core.clock import Clock
+from panal.core.errors import BadRequest
+from panal.core.ids import IdSource
+from panal.core.principals import Principal
+from panal.core.requests import InferenceRequest, Route
+from panal.policy.access import effective_data_class
+from panal.policy.body_rules import check_body, resumable
+
+BYTES_PER_TOKEN = 4
+"""A first guess at the prompt's tokens, for routing; what is billed is counted by the engine."""
+
+RESPONSE_ID_PREFIX = {Route.CHAT: "chatcmpl-", Route.COMPLETIONS: "cmpl-", Route.EMBEDDINGS: "embd-"}
+PROMPT_FIELD = {Route.CHAT: "messages", Route.COMPLETIONS: "prompt", Route.EMBEDDINGS: "input"}
+_decoder = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the headers say."""
+
+    principal: Principal
+    data_class: str | None = None
+    deadline_s: float | None = None
+    traceparent: str = ""
+    show_nodes: bool = False
+
+
+def read_request(
+    route: Route, body: bytes, caller: Caller, ids: IdSource, clock: Clock, total_s_max: float
+) -> InferenceRequest:
+    """The request in ``body``. Raises BadRequest naming the field that is wrong."""
+    fields = _decoded(body)
+    check_body(route, fields)
+    _check_types(route, fields)
+    suffix = ids.suffix()
+    total_s = min(total_s_max, caller.deadline_s or total_s_max)
+    options = fields.get("stream_options") or {}
+    principal = caller.principal
+    return InferenceRequest(
+        request_id=ids.request_with(suffix),
+        response_id=RESPONSE_ID_PREFIX[route] + suffix,
+        created_utc_s=int(clock.utc_seconds()),
+        route=route,
+        model=fields["model"],
+        stream=bool(fields.get("stream")) and route is not Route.EMBEDDINGS,
+        include_usage=bool(options.get("include_usage")),
+        body=body,
+        principal=principal,
+        data_class=effective_data_class(principal, caller.data_class),
+        residency=principal.residency,
+        deadline_monotonic_s=clock.monotonic_seconds() + total_s,
+        total_s_max=total_s,
+        traceparent=caller.traceparent,
+        prompt_tokens_estimate=len(body) // BYTES_PER_TOKEN + 1,
+        max_tokens=fields.get("max_completion_tokens") or fields.get("max_tokens"),
+        resumable=resumable(route, fields),
+        show_nodes=caller.show_nodes,
+    )
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    try:
+        fields = _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadRequest(f"The request body is not valid JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise BadRequest("The request body must be a JSON object.")
+    return fields
+
+
+def _check_types(route: Route, fields: dict[str, Any]) -> None:
+    model = fields.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("'model' must be the name of a model, see GET /v1/models.", param="model")
+    prompt = PROMPT_FIELD[route]
+    if not fields.get(prompt):
+        raise BadRequest(f"'{prompt}' is missing or empty.", param=prompt)
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise BadRequest("'stream' must be true or false.", param="stream")
+    options = fields.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise BadRequest("'stream_options' must be an object.", param="stream_options")
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = fields.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise BadRequest(f"'{name}' must be a whole number above 0.", param=name)
+    if route is Route.EMBEDDINGS and fields.get("encoding_format", "float") not in ("float", "base64"):
+        raise BadRequest("'encoding_format' must be 'float' or 'base64'.", param="encoding_format")

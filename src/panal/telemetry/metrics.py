@@ -139,7 +139,7 @@ class GatewayMetrics:
         self._of: dict[tuple[str, str], RequestMetrics] = {}
 
     def models_known(self, names: Iterable[str]) -> None:
-        """The models that exist: only these become labels, the first MODELS_MAX of them; none is forgotten."""
+        """The models that exist: only these become labels, up to MODELS_MAX; none is forgotten."""
         fresh = sorted(set(names) - self._models)
         self._models |= frozenset(fresh[: max(0, MODELS_MAX - len(self._models))])
 

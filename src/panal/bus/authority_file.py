@@ -1,0 +1,71 @@
+"""Where the authority keeps its seeds and revocations: HOME/nats/authority.json, readable by its owner."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from panal.bus.credentials import Authority, Seeds
+from panal.core.clock import Clock
+from panal.core.errors import SettingsError
+
+FILE_NAME = "authority.json"
+
+
+class _Content(msgspec.Struct, kw_only=True):
+    version: int = 1
+    seeds: Seeds
+    revocations: dict[str, int] = {}
+
+
+def authority_path(home: Path) -> Path:
+    return home / "nats" / FILE_NAME
+
+
+def load_authority(path: Path, clock: Clock) -> Authority:
+    """The authority in an existing file. Raises SettingsError naming the file."""
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=_Content)
+        return Authority(content.seeds, content.revocations, clock)
+    except OSError as error:
+        raise SettingsError(f"The bus authority {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, msgspec.MsgspecError):
+        raise SettingsError(f"The bus authority {path} is damaged; restore it from a backup.") from None
+
+
+def create_or_load_authority(path: Path, clock: Clock, entropy: Callable[[int], bytes]) -> Authority:
+    """Make the file (0600, folder 0700) if there is none. Two programs at once get the same authority."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = _draft(path, _Content(seeds=Seeds.create(entropy)), entropy)
+        try:
+            os.link(draft, path)  # unlike rename it fails when another program was first
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return load_authority(path, clock)
+
+
+def save_revocations(path: Path, authority: Authority, entropy: Callable[[int], bytes]) -> None:
+    """Add the authority's revocations to the file, and take over those that others wrote meanwhile."""
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=_Content)
+        authority.merge_revocations(content.revocations)
+        content.revocations = authority.revocations
+        _draft(path, content, entropy).replace(path)
+    except OSError as error:
+        raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
+    except (ValueError, msgspec.MsgspecError):
+        raise SettingsError(f"The bus authority {path} is damaged; restore it from a backup.") from None
+
+
+def _draft(path: Path, content: _Content, entropy: Callable[[int], bytes]) -> Path:
+    draft = path.with_name(f".{path.name}.{entropy(8).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content)))
+        file.flush()
+        os.fsync(file.fileno())
+    return draft

@@ -1,0 +1,234 @@
+"""One connection to one NATS server, from the handshake to its end. It never comes back to life."""
+
+import asyncio
+import base64
+import json
+import logging
+from collections import deque
+from typing import Any, Protocol, cast
+
+from panal.bus.connector import Server, Servers, open_transport
+from panal.bus.credentials import Login
+from panal.bus.nats_parser import Handler, Parser
+from panal.core.errors import BusError, ProtocolError
+
+PENDING_BYTES_MAX = 8 * 1024 * 1024
+PING_INTERVAL_S = 20.0
+PINGS_MISSED_MAX = 2
+_PAUSE_AT_BYTES = 256 * 1024
+
+_REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
+
+_log = logging.getLogger(__name__)
+
+
+class Refused(BusError):
+    """The server does not accept the credential."""
+
+    code = "bus_refused"
+
+
+class ConnectionObserver(Protocol):
+    """Who hears about a connection. Plain calls from the event loop."""
+
+    def on_ended(self, connection: "NatsConnection") -> None: ...
+
+    def on_lame_duck(self, connection: "NatsConnection") -> None: ...
+
+    def on_violation(self, text: str) -> None: ...
+
+
+class NatsConnection(asyncio.Protocol):
+    """Speaks NATS over a transport. Make it inside a running loop; ``open`` connects it."""
+
+    def __init__(self, login: Login, name: str, observer: ConnectionObserver) -> None:
+        self.handlers: dict[bytes, Handler] = {}
+        """Subscription id -> handler; may be changed at any time."""
+        self.credential = login.credential()
+        self.end_reason = ""
+        self.refused = False
+        self.lame_duck = False
+        """The server said that it will stop soon."""
+        self.server: Server | None = None
+        self._login = login
+        self._name = name
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._parser = Parser(self.handlers, self)
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._pongs: deque[asyncio.Future[None] | None] = deque()
+        self._congested = False
+        self._encrypted = False
+        self._greeted = False
+        self._pings_missed = 0
+        self._ping_timer: asyncio.TimerHandle | None = None
+
+    async def open(self, servers: Servers, server: Server, timeout_s: float) -> None:
+        """Connect and log in. Raises BusError (Refused if the credential is not accepted)."""
+        self.server = server
+        self._encrypted = servers.tls is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await open_transport(lambda: self, server, servers.tls)
+                await self._ready
+        except TimeoutError:
+            self.abort("no answer in time")
+            raise BusError(f"The bus server did not answer within {timeout_s:g} s.") from None
+        except OSError as error:
+            self.abort(str(error))
+            raise BusError(f"The bus server cannot be reached: {error}.") from error
+        except BaseException:
+            self.abort("given up")
+            raise
+        self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._on_ping_due)
+
+    @property
+    def alive(self) -> bool:
+        return self._transport is not None
+
+    def send(self, data: bytes) -> None:
+        """Raises BusError when the connection has ended or too much is waiting to leave."""
+        transport = self._transport
+        if transport is None:
+            raise BusError("The connection to the bus is lost.")
+        if self._congested and transport.get_write_buffer_size() + len(data) > PENDING_BYTES_MAX:
+            raise BusError("Too much is waiting to be sent to the bus.")
+        transport.write(data)
+
+    async def flush(self, timeout_s: float) -> None:
+        """Return when the server has handled all that was sent, and all it had sent before has arrived.
+
+        Raises BusError when the connection ends or the time is over.
+        """
+        pong: asyncio.Future[None] = self._loop.create_future()
+        self.send(b"PING\r\n")
+        self._pongs.append(pong)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await pong
+        except TimeoutError:
+            raise BusError(f"The bus did not answer within {timeout_s:g} s.") from None
+
+    def close(self) -> None:
+        """Let go in order: what was sent still leaves."""
+        self.handlers.clear()
+        self.end_reason = self.end_reason or "closed"
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Let go at once."""
+        self.end_reason = self.end_reason or reason
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not every transport is a subclass (aiofastnet's and uvloop's are not), but all behave as one.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_PAUSE_AT_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed(data)
+        except ProtocolError as error:
+            _log.warning("bus connection dropped: %s", error.message)
+            self.abort(error.message)
+
+    def pause_writing(self) -> None:
+        self._congested = True
+
+    def resume_writing(self) -> None:
+        self._congested = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.end_reason = self.end_reason or (str(error) if error else "closed by the server")
+        self._transport = None
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+        kind = Refused if self.refused else BusError
+        failure = kind(f"The connection to the bus ended: {self.end_reason}.")
+        waiting = [self._ready, *(pong for pong in self._pongs if pong is not None)]
+        self._pongs.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(failure)
+                future.exception()  # whoever waits gets it; nobody waiting is no fault
+        self._observer.on_ended(self)
+
+    # --- what the server says ---------------------------------------------------------------------
+
+    def on_info(self, json_text: bytes) -> None:
+        try:
+            info = json.loads(json_text)
+            nonce = str(info.get("nonce", ""))
+            lame_duck = bool(info.get("ldm", False))
+        except (ValueError, AttributeError):
+            raise ProtocolError("the server's INFO cannot be read") from None
+        if not self._greeted:
+            self._greeted = True
+            self._greet(nonce)
+        elif lame_duck and not self.lame_duck:
+            self.lame_duck = True
+            self._observer.on_lame_duck(self)
+
+    def on_ping(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"PONG\r\n")
+
+    def on_pong(self) -> None:
+        self._pings_missed = 0
+        if not self._pongs:
+            raise ProtocolError("the server sent an answer to no question")
+        pong = self._pongs.popleft()
+        if pong is not None and not pong.done():
+            pong.set_result(None)
+
+    def on_error(self, text: str) -> None:
+        lowered = text.lower()
+        if lowered.startswith("permissions violation"):
+            self._observer.on_violation(text)
+            return
+        self.end_reason = text
+        self.refused = any(word in lowered for word in _REFUSALS)
+        # The server hangs up after these; do not wait for it.
+        self.abort(text)
+
+    def on_handler_failed(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a handler of the bus failed", "exception": error})
+
+    def _greet(self, nonce: str) -> None:
+        if not nonce:
+            # Such a server checks nobody, so that no subject would prove a key.
+            raise ProtocolError("the server does not ask who we are")
+        signature = base64.urlsafe_b64encode(self._login.sign(nonce.encode())).rstrip(b"=").decode()
+        options: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": self._encrypted,
+            "headers": False,
+            "echo": False,
+            "protocol": 1,
+            "lang": "panal",
+            "version": "1",
+            "name": self._name,
+            "jwt": self.credential,
+            "sig": signature,
+        }
+        self.send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
+        self._pongs.append(self._ready)
+
+    def _on_ping_due(self) -> None:
+        if self._transport is None:
+            return
+        if self._pings_missed >= PINGS_MISSED_MAX:
+            self.abort("the server does not answer")
+            return
+        self._pings_missed += 1
+        self._transport.write(b"PING\r\n")
+        self._pongs.append(None)
+        self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._on_ping_due)

@@ -66,7 +66,7 @@ class LinkPair:
         both = connected and self.connected
         if both != self._reported and self._events is not None:
             self._reported = both
-            self._refusal_told = False
+            self._refusal_told = self._refusal_told and not both
             self._events.on_connection(both)
 
     def on_refused(self, reason: str) -> None:

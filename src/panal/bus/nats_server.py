@@ -168,7 +168,7 @@ def _check_port_free(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise SettingsError(
-            f"The bus cannot listen on {host}:{port} ({error.strerror}): choose another port or stop what uses it."
+            f"The bus cannot listen on {host}:{port} ({error.strerror}); choose another port."
         ) from error
 
 

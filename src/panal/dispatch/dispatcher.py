@@ -5,7 +5,7 @@ attempt = one try           -> bus, node; frames arrive in dispatch/answer.py
 step    = what next         -> scheduling/continuation.py
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -103,7 +103,7 @@ class Dispatcher:
             self._observer.ended(self._finished(answer, error, begun_s, queued_s))
         return answer.tail
 
-    def on_frames(self, key: NodeKey, frames: list[Frame]) -> None:
+    def on_frames(self, key: NodeKey, frames: Sequence[Frame]) -> None:
         """Frames from the bus. They count only from the node that the attempt was given to."""
         for frame in frames:
             answer = self.running.get(frame.attempt)

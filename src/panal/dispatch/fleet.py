@@ -81,6 +81,10 @@ class Fleet:
         """The replica's newest record, or None once its node does not report it any more."""
         return self._views.get(replica_id)
 
+    def any_ready(self) -> bool:
+        """Whether some replica takes work now."""
+        return any(view.takes_work and view.healthy and self.fresh(view.key) for view in self._views.values())
+
     def silent_s(self, key: NodeKey) -> float:
         """Seconds since the node was last heard; infinite for an unknown one."""
         seen = self._seen.get(key)
@@ -91,10 +95,13 @@ class Fleet:
 
     # --- what arrives ---------------------------------------------------------------------------
 
-    def set_facts(self, facts: Iterable[NodeFacts], models: Iterable[str]) -> None:
+    def set_models(self, models: Iterable[str]) -> None:
+        """The names that were ever served here."""
+        self._known_models = frozenset(models)
+
+    def set_facts(self, facts: Iterable[NodeFacts]) -> None:
         """Replace what the store says. Nodes that are gone from it take nothing more at once."""
         self._facts = {fact.key: fact for fact in facts}
-        self._known_models = frozenset(models)
         for key in [key for key in self._seen if key not in self._facts]:
             self._forget(key)
         for key, seen in self._seen.items():

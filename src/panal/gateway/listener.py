@@ -52,7 +52,7 @@ class Listener:
         loop = asyncio.get_running_loop()
 
         def connection() -> asyncio.Protocol:
-            return protocol(config=self._config, server_state=self._state, app_state={})  # type: ignore[no-any-return]
+            return protocol(config=self._config, server_state=self._state, app_state={})
 
         try:
             self._server = await loop.create_server(

@@ -37,7 +37,7 @@ def read_request(
 ) -> InferenceRequest:
     """The request in ``body``. Raises BadRequest naming the field that is wrong."""
     fields = _decoded(body)
-    check_body(route, fields)
+    check_body(fields)
     _check_types(route, fields)
     suffix = ids.suffix()
     total_s = min(total_s_max, caller.deadline_s or total_s_max)

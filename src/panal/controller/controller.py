@@ -1,0 +1,273 @@
+"""The control path in its first form: knows nodes, judges instances, renews credentials, keeps counts.
+
+Heartbeats and reports are handled at once and leave only bounded notes; the database is touched by one
+task, each second. A store that is away costs nothing but delay: notes stay until they are written.
+"""
+
+import asyncio
+import logging
+
+from panal.bus.seam import ControllerBus
+from panal.controller.instances import Instances
+from panal.core.clock import Clock
+from panal.core.errors import BusError, StoreError
+from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
+from panal.core.nodes import Membership
+from panal.core.principals import Principal, Role
+from panal.core.records import NodeRecord, utc_us
+from panal.identity.seams import CredentialIssuer
+from panal.ledger.values import AttemptOutcome, Contribution
+from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, Report
+from panal.store.store import Store
+
+ROUND_EACH_S = 1.0
+SEEN_WRITTEN_EACH_S = 10.0
+COUNTS_KEPT_MAX = 10_000
+WITHDRAWN = (Membership.CORDONED, Membership.DRAINING)
+VERB = {Membership.CORDONED: "cordon", Membership.DRAINING: "drain", Membership.ACTIVE: "uncordon"}
+
+log = logging.getLogger("panal.controller")
+
+
+class Controller:
+    """One per installation. ``credential_s`` is the life of the credentials it gives to nodes."""
+
+    def __init__(
+        self,
+        bus: ControllerBus,
+        store: Store,
+        issuer: CredentialIssuer,
+        clock: Clock,
+        ids: IdSource,
+        credential_s: float,
+    ) -> None:
+        self._bus = bus
+        self._store = store
+        self._issuer = issuer
+        self._clock = clock
+        self._ids = ids
+        self._credential_s = credential_s
+        self._nodes: dict[NodeKey, NodeRecord] = {}
+        self._instances = Instances()
+        self._told: dict[NodeKey, tuple[InstanceId, Membership]] = {}
+        self._refused: dict[tuple[NodeKey, InstanceId], float] = {}
+        self._audit: list[tuple[NodeRecord, str]] = []
+        self._seen: dict[NodeId, int] = {}
+        self._models: dict[str, str] = {}
+        self._models_written: dict[str, str] = {}
+        self._counts: dict[tuple[NodeKey, str], AttemptCounts] = {}
+        self._revision = -1
+        self._seen_written_s = float("-inf")
+        self._hurry = asyncio.Event()
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    def on_heartbeat(self, key: NodeKey, heartbeat: Heartbeat) -> None:
+        node = self._nodes.get(key)
+        if node is None or node.node_id != heartbeat.node:
+            return
+        instance = InstanceId(heartbeat.instance)
+        if not self._instances.judge(key, instance, self._clock.monotonic_seconds()):
+            self._refuse(node, instance)
+            return
+        self._seen[node.node_id] = utc_us(self._clock)
+        for report in heartbeat.replicas:
+            self._models[report.model] = report.twin
+        self._tell_membership(node, instance)
+
+    def on_report(self, key: NodeKey, report: Report) -> None:
+        node = self._nodes.get(key)
+        if node is None or node.node_id != report.node:
+            return
+        if report.renew:
+            self._renew(node, InstanceId(report.instance))
+        for counts in report.counts:
+            if len(self._counts) < COUNTS_KEPT_MAX:
+                self._counts[key, counts.attempt] = counts
+        if report.counts:
+            self._hurry.set()
+
+    def hurry(self) -> None:
+        """Something changed in the store: look now."""
+        self._hurry.set()
+
+    # --- its own rounds ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled. ``refresh`` must have been called once."""
+        while True:
+            try:
+                async with asyncio.timeout(ROUND_EACH_S):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+            self._hurry.clear()
+            try:
+                await self.round()
+            except StoreError as error:
+                log.warning("the store is away: %s", error.message, extra={"action": "store_away"})
+
+    async def round(self) -> None:
+        """One look at the store, and everything that waits to be written."""
+        await self.refresh()
+        await self._write_news()
+        await self._write_counts()
+
+    async def refresh(self) -> None:
+        """Read nodes again if they changed. Raises StoreError."""
+        revision = await self._store.nodes_revision()
+        if revision == self._revision:
+            return
+        async with self._store.reading() as tx:
+            nodes = await tx.nodes.all()
+        self._nodes = {node.key: node for node in nodes if node.membership is not Membership.PENDING}
+        self._revision = revision
+        self._instances.keep_only(set(self._nodes))
+        for key in self._told.keys() - self._nodes.keys():
+            del self._told[key]
+        for key, node in self._nodes.items():
+            instance = self._instances.current(key)
+            if instance is not None:
+                self._tell_membership(node, instance)
+
+    async def _write_news(self) -> None:
+        now_s = self._clock.monotonic_seconds()
+        models = {name: twin for name, twin in self._models.items() if self._models_written.get(name) != twin}
+        seen_due = bool(self._seen) and now_s - self._seen_written_s >= SEEN_WRITTEN_EACH_S
+        if not models and not seen_due and not self._audit:
+            return
+        seen, audit = dict(self._seen), list(self._audit)
+        async with self._store.transaction() as tx:
+            for name, twin in models.items():
+                await tx.models.seen(name, twin, utc_us(self._clock))
+            if seen_due:
+                await tx.nodes.note_seen(seen)
+            for node, action in audit:
+                await tx.audit.append(
+                    event_id=self._ids.other("evt"),
+                    actor=_controller_of(node),
+                    action=action,
+                    target=node.node_id,
+                    now_utc_us=utc_us(self._clock),
+                    outcome="refused",
+                )
+        self._models_written.update(models)
+        del self._audit[: len(audit)]
+        if seen_due:
+            self._seen.clear()
+            self._seen_written_s = now_s
+        if models:
+            self._bus.fleet_changed()
+
+    async def _write_counts(self) -> None:
+        if not self._counts:
+            return
+        counts = dict(self._counts)
+        now_utc_us = utc_us(self._clock)
+        made = [
+            _contribution(self._nodes[key], each, now_utc_us)
+            for (key, _name), each in counts.items()
+            if key in self._nodes
+        ]
+        async with self._store.transaction() as tx:
+            await tx.contributions.confirm([each for each in made if each is not None])
+        by_key: dict[NodeKey, list[str]] = {}
+        for key, name in counts:
+            self._counts.pop((key, name), None)
+            by_key.setdefault(key, []).append(name)
+        for key, names in by_key.items():
+            self._instruct(key, Instruction(id=self._ids.other("ist"), verb="counts_seen", attempts=names))
+
+    # --- what it tells nodes ----------------------------------------------------------------------
+
+    def _tell_membership(self, node: NodeRecord, instance: InstanceId) -> None:
+        """Once for each instance and each change."""
+        told = self._told.get(node.key)
+        if told == (instance, node.membership):
+            return
+        self._told[node.key] = (instance, node.membership)
+        if told is None or told[0] != instance:
+            self._say(node, instance, "accept")
+        was_withdrawn = told is not None and told[1] in WITHDRAWN
+        if node.membership in WITHDRAWN or was_withdrawn:
+            self._say(node, instance, VERB[node.membership], node.reason)
+
+    def _refuse(self, node: NodeRecord, instance: InstanceId) -> None:
+        now_s = self._clock.monotonic_seconds()
+        last_s = self._refused.get((node.key, instance))
+        if last_s is not None and now_s - last_s < ROUND_EACH_S:
+            return
+        if last_s is None:
+            if len(self._refused) > COUNTS_KEPT_MAX:
+                self._refused.clear()
+            self._audit.append((node, "node.second_instance"))
+            log.warning("a second instance of %s is refused", node.name, extra={"action": "instance_refused"})
+        self._refused[node.key, instance] = now_s
+        self._say(
+            node,
+            instance,
+            "refuse",
+            "Another machine runs an agent with this identity. If this machine was copied from it, remove "
+            "the agent's key file here and join again with a new token.",
+        )
+
+    def _renew(self, node: NodeRecord, instance: InstanceId) -> None:
+        if self._instances.current(node.key) not in (None, instance):
+            return
+        credential = self._issuer.node_credential(node.key, int(self._credential_s))
+        self._instruct(
+            node.key,
+            Instruction(
+                id=self._ids.other("ist"), verb="credential", instance=instance, credential=credential
+            ),
+        )
+
+    def _say(self, node: NodeRecord, instance: InstanceId, verb: str, reason: str = "") -> None:
+        self._instruct(
+            node.key, Instruction(id=self._ids.other("ist"), verb=verb, instance=instance, reason=reason)
+        )
+
+    def _instruct(self, key: NodeKey, instruction: Instruction) -> None:
+        try:
+            self._bus.instruct(key, instruction)
+        except BusError as error:
+            # Told again by the next change or instance; gateways enforce membership by themselves.
+            self._told.pop(key, None)
+            log.warning("a node could not be told: %s", error.message, extra={"action": "instruct_failed"})
+
+
+def _controller_of(node: NodeRecord) -> Principal:
+    """The controller acts for nobody; what it does is written down under its own name."""
+    return Principal(
+        principal_id=PrincipalId("prn_controller"),
+        tenant_id=node.tenant_id,
+        project_id=node.project_id,
+        role=Role.OPERATOR,
+        key_id=ApiKeyId(""),
+    )
+
+
+def _contribution(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> Contribution | None:
+    """A node's own counts as the ledger's half that only it knows; None for a malformed attempt name."""
+    request_id, _dot, number = counts.attempt.rpartition(".")
+    if not number.isdecimal() or not request_id:
+        return None
+    try:
+        outcome = AttemptOutcome(counts.outcome)
+    except ValueError:
+        outcome = AttemptOutcome.FAILED
+    return Contribution(
+        request_id=RequestId(request_id),
+        attempt=int(number),
+        tenant_id=node.tenant_id,
+        project_id=node.project_id,
+        principal_id=PrincipalId(""),
+        node_id=node.node_id,
+        model=counts.model,
+        outcome=outcome,
+        prompt_tokens=max(0, counts.prompt_tokens),
+        completion_tokens=max(0, counts.completion_tokens),
+        useful_tokens=0,
+        duration_us=max(0, round(counts.duration_s * 1_000_000)),
+        created_utc_us=now_utc_us,
+    )

@@ -1,0 +1,122 @@
+"""A gateway process: what arrives from the bus, and what is read from the store each second."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from panal.bus.seam import GatewayBus
+from panal.core.clock import Clock
+from panal.core.errors import StoreError
+from panal.core.ids import NodeKey
+from panal.core.nodes import Membership
+from panal.core.records import NodeRecord
+from panal.dispatch.dispatcher import Dispatcher
+from panal.dispatch.fleet import Fleet, NodeFacts
+from panal.dispatch.placement import Placement
+from panal.dispatch.watch import Watch
+from panal.identity.key_directory import KeyDirectory
+from panal.protocol.messages import Frame, Heartbeat
+from panal.store.store import Store
+from panal.telemetry.metrics import GatewayMetrics
+
+REFRESH_EACH_S = 1.0
+
+log = logging.getLogger("panal.gateway")
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The parts of a gateway, wired by cli. Implements bus.seam.GatewayHandlers."""
+
+    bus: GatewayBus
+    store: Store
+    directory: KeyDirectory
+    fleet: Fleet
+    placement: Placement
+    dispatcher: Dispatcher
+    watch: Watch
+    metrics: GatewayMetrics
+    clock: Clock
+    _changed: asyncio.Event
+    _revision: int = -1
+    _models: tuple[str, ...] = ()
+    store_away: bool = False
+
+    # --- from the bus -----------------------------------------------------------------------------
+
+    def on_frames(self, key: NodeKey, frames: Sequence[Frame]) -> None:
+        self.dispatcher.on_frames(key, frames)
+
+    def on_heartbeat(self, key: NodeKey, heartbeat: Heartbeat) -> None:
+        self.fleet.heard(key, heartbeat)
+
+    def on_fleet_changed(self) -> None:
+        self._changed.set()
+
+    def on_connection(self, connected: bool) -> None:
+        log.info("the bus is %s", "there" if connected else "away", extra={"action": "bus_connection"})
+
+    # --- its own rounds ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the store once and go on the bus. Raises StoreError, BusError."""
+        await self.refresh()
+        await self.bus.start(self)
+
+    async def run(self) -> None:
+        """Keep the view of the store fresh and watch running answers, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.watch.run())
+            group.create_task(self._refresh_for_ever())
+
+    async def refresh(self) -> None:
+        """Keys, nodes, models. Raises StoreError; what was known stays in use."""
+        await self.directory.refresh()
+        revision = await self.store.nodes_revision()
+        async with self.store.reading() as tx:
+            models = tuple(record.name for record in await tx.models.all())
+            nodes = await tx.nodes.all() if revision != self._revision else None
+        if nodes is not None:
+            self._revision = revision
+            self.fleet.set_facts(
+                [facts_of(node) for node in nodes if node.membership is not Membership.PENDING]
+            )
+        if models != self._models:
+            self._models = models
+            self.fleet.set_models(models)
+            self.metrics.models_known(models)
+
+    def ready(self) -> bool:
+        """Whether requests can be answered: bus and store are there and some replica takes work."""
+        return self.bus.connected and not self.store_away and self.fleet.any_ready()
+
+    async def _refresh_for_ever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(REFRESH_EACH_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            try:
+                await self.refresh()
+                self.store_away = False
+            except StoreError as error:
+                if not self.store_away:
+                    log.warning("the store is away: %s", error.message, extra={"action": "store_away"})
+                self.store_away = True
+
+
+def facts_of(node: NodeRecord) -> NodeFacts:
+    """What routing needs of a node's row."""
+    return NodeFacts(
+        node_id=node.node_id,
+        key=node.key,
+        name=node.name,
+        node_class=node.node_class,
+        site=node.site,
+        country=node.country,
+        data_class=node.data_class,
+        membership=node.membership,
+    )

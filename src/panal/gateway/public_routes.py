@@ -1,0 +1,99 @@
+"""Routes for everybody and for clients' keys: health, readiness, models, metrics, joining."""
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+
+from panal.core.errors import ModelNotFound, ModelResting
+from panal.core.principals import Role
+from panal.gateway.endpoints import Call, Endpoint, Text
+from panal.gateway.gateway import Gateway
+from panal.identity.enrolment import Enrolment
+from panal.protocol.joining import Admission, Authority, CredentialRequest, JoinRequest
+
+
+class Health(msgspec.Struct):
+    status: str
+
+
+class Model(msgspec.Struct):
+    """OpenAI's model object. ``created`` is when it was first served here, UTC seconds."""
+
+    id: str
+    object: str = "model"
+    created: int = 0
+    owned_by: str = "panal"
+
+
+class Models(msgspec.Struct):
+    data: list[Model]
+    object: str = "list"
+
+
+def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endpoint]:
+    """What clients and probes call."""
+
+    async def health(_call: Call) -> Health:
+        return Health("ok")
+
+    async def ready(_call: Call) -> Health:
+        if not gateway.ready():
+            raise ModelResting("Not ready: no node takes work, or bus or store are away.", retry_after_s=1)
+        return Health("ready")
+
+    async def models(_call: Call) -> Models:
+        return Models([Model(name) for name in gateway.fleet.models()])
+
+    async def model(call: Call) -> Model:
+        name = call.path["name"]
+        if not gateway.fleet.knows_model(name):
+            raise ModelNotFound(f"There is no model '{name[:100]}' here.", param="model")
+        return Model(name)
+
+    async def metrics(_call: Call) -> Text:
+        return Text(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
+
+    return [
+        Endpoint("GET", "/health", None, health, "Whether the process lives", gives=Health),
+        Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Health),
+        Endpoint("GET", "/v1/models", Role.USER, models, "Models that are or were served here", gives=Models),
+        Endpoint("GET", "/v1/models/{name:path}", Role.USER, model, "One model", gives=Model),
+        Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics"),
+    ]
+
+
+def join_endpoints(enrolment: Enrolment, ca_pem: str) -> list[Endpoint]:
+    """What a machine calls before it has a place on the bus. The token or a signature is its right."""
+
+    async def authority(_call: Call) -> Authority:
+        return Authority(ca_pem)
+
+    async def join(call: Call) -> Admission:
+        return await enrolment.admit(call.read(JoinRequest), call.peer)
+
+    async def credential(call: Call) -> Admission:
+        return await enrolment.fresh_credential(call.read(CredentialRequest), call.peer)
+
+    return [
+        Endpoint(
+            "GET", "/join/v1/authority", None, authority, "The CA of this installation", gives=Authority
+        ),
+        Endpoint(
+            "POST",
+            "/join/v1/nodes",
+            None,
+            join,
+            "Become a node",
+            takes=JoinRequest,
+            gives=Admission,
+            status=201,
+        ),
+        Endpoint(
+            "POST",
+            "/join/v1/credentials",
+            None,
+            credential,
+            "A fresh bus credential",
+            takes=CredentialRequest,
+            gives=Admission,
+        ),
+    ]

@@ -1,1 +1,1 @@
-"""Who made what, who used what. Pure."""
+"""Who made what, who used what. Pure: values in, values out."""

@@ -1,0 +1,41 @@
+"""The few things that SQLite and PostgreSQL both can, but SQLAlchemy spells differently."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+PAGE_ROWS_MAX = 1000
+
+
+def insert_or_ignore(connection: AsyncConnection, table: sa.Table) -> Any:
+    """INSERT that leaves a row alone which is already there under any unique key."""
+    return insert(connection, table).on_conflict_do_nothing()
+
+
+def insert(connection: AsyncConnection, table: sa.Table) -> Any:
+    """The dialect's own INSERT, which has ``on_conflict_do_update``."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def greater(connection: AsyncConnection, first: Any, second: Any) -> Any:
+    """The greater of two numbers within one row."""
+    if connection.dialect.name == "postgresql":
+        return sa.func.greatest(first, second)
+    return sa.func.max(first, second)
+
+
+def residency_text(residency: frozenset[str]) -> str:
+    return ",".join(sorted(residency))
+
+
+def residency_set(text: str) -> frozenset[str]:
+    return frozenset(part for part in text.split(",") if part)
+
+
+def checked_page(limit: int) -> int:
+    """A page's length within its bound."""
+    return max(1, min(limit, PAGE_ROWS_MAX))

@@ -194,12 +194,8 @@ def _check_rights(actor: Principal, wish: KeyWish) -> None:
         raise NotAllowed("Keys for others need a key with the role 'admin'.")
     if wish.data_class is not None and wish.data_class < actor.data_class:
         raise NotAllowed(f"Your data is at least {actor.data_class.label}; a key cannot make it less.")
-    if (
-        actor.residency
-        and not frozenset()
-        < (actor.residency if wish.residency is None else wish.residency)
-        <= actor.residency
-    ):
+    countries = actor.residency if wish.residency is None else wish.residency
+    if actor.residency and not (countries and countries <= actor.residency):
         raise NotAllowed("A key cannot allow more countries than yours.")
 
 

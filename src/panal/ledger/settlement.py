@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from panal.core.requests import InferenceRequest, Usage
 from panal.ledger.values import AttemptMade, Contribution, Outcome, Settlement, UsageRecord
 
+MODEL_CHARACTERS_MAX = 256
+CODE_CHARACTERS_MAX = 64
+
 _NOTHING = Usage()
 
 
@@ -52,6 +55,11 @@ def useful_tokens(attempts: Sequence[AttemptMade], shown_tokens: int) -> list[in
     return useful
 
 
+def _word(text: str, characters_max: int) -> str:
+    """A client's text as a name in the ledger: bounded, and without marks that databases refuse."""
+    return text[:characters_max].replace("\0", "")
+
+
 def settle(
     request: InferenceRequest,
     outcome: Outcome,
@@ -70,6 +78,7 @@ def settle(
     """
     paid = charged(outcome, shown)
     principal = request.principal
+    model = _word(request.model, MODEL_CHARACTERS_MAX)
     created_utc_us = request.created_utc_s * 1_000_000
     usage = UsageRecord(
         request_id=request.request_id,
@@ -77,10 +86,10 @@ def settle(
         project_id=principal.project_id,
         principal_id=principal.principal_id,
         key_id=principal.key_id,
-        model=request.model,
+        model=model,
         route=request.route.value,
         outcome=outcome,
-        error_code=error_code,
+        error_code=_word(error_code, CODE_CHARACTERS_MAX),
         prompt_tokens=paid.prompt_tokens,
         completion_tokens=paid.completion_tokens,
         cached_tokens=paid.cached_tokens,
@@ -101,7 +110,7 @@ def settle(
             project_id=principal.project_id,
             principal_id=principal.principal_id,
             node_id=attempt.node_id,
-            model=request.model,
+            model=model,
             outcome=attempt.outcome,
             prompt_tokens=attempt.prompt_tokens,
             completion_tokens=max(attempt.completion_tokens, tokens),

@@ -13,10 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from panal.core.ids import NodeId, PrincipalId, ProjectId, RequestId, TenantId
 from panal.ledger.values import AttemptOutcome, Contribution
 from panal.store import tables
-from panal.store.statements import checked_page, insert
+from panal.store.statements import checked_page, insert, write_records
 
 _ROWS = tables.contributions
 _KEY = ["request_id", "attempt"]
+_FIELDS = tuple(column.name for column in _ROWS.c if column.name != "confirmed")
 _COUNTED = ("prompt_tokens", "completion_tokens", "duration_us")
 
 
@@ -28,7 +29,7 @@ class Contributions:
         """The gateway's half. Counts that the node confirmed stay."""
         if not contributions:
             return
-        row = insert(self._connection, _ROWS)
+        row = self._insert(confirmed=sa.false())
         ours = (
             "tenant_id",
             "project_id",
@@ -44,7 +45,7 @@ class Contributions:
         statement = row.on_conflict_do_update(
             index_elements=_KEY, set_=changes, where=_ROWS.c.node_id == row.excluded.node_id
         )
-        await self._connection.execute(statement, [_values(each, confirmed=False) for each in contributions])
+        await write_records(self._connection, statement, contributions)
 
     async def confirm(self, counts: Sequence[Contribution]) -> None:
         """The node's half: what it made. Of an attempt that another node is known for, nothing is changed.
@@ -54,14 +55,18 @@ class Contributions:
         """
         if not counts:
             return
-        row = insert(self._connection, _ROWS)
+        row = self._insert(confirmed=sa.true())
         changes: dict[str, Any] = {name: row.excluded[name] for name in _COUNTED}
         statement = row.on_conflict_do_update(
             index_elements=_KEY,
             set_={**changes, "confirmed": sa.true()},
             where=_ROWS.c.node_id == row.excluded.node_id,
         )
-        await self._connection.execute(statement, [_values(each, confirmed=True) for each in counts])
+        await write_records(self._connection, statement, counts)
+
+    def _insert(self, *, confirmed: sa.ColumnElement[bool]) -> Any:
+        values: dict[str, Any] = {name: sa.bindparam(name, type_=_ROWS.c[name].type) for name in _FIELDS}
+        return insert(self._connection, _ROWS).values(values | {"confirmed": confirmed})
 
     async def of_request(self, request_id: RequestId) -> Sequence[Contribution]:
         query = _ROWS.select().where(_ROWS.c.request_id == request_id).order_by(_ROWS.c.attempt)
@@ -78,25 +83,6 @@ class Contributions:
             .limit(checked_page(limit))
         )
         return [_record(row) for row in await self._connection.execute(query)]
-
-
-def _values(each: Contribution, *, confirmed: bool) -> dict[str, Any]:
-    return {
-        "request_id": each.request_id,
-        "attempt": each.attempt,
-        "tenant_id": each.tenant_id,
-        "project_id": each.project_id,
-        "principal_id": each.principal_id,
-        "node_id": each.node_id,
-        "model": each.model,
-        "outcome": each.outcome.value,
-        "prompt_tokens": each.prompt_tokens,
-        "completion_tokens": each.completion_tokens,
-        "useful_tokens": each.useful_tokens,
-        "duration_us": each.duration_us,
-        "confirmed": confirmed,
-        "created_utc_us": each.created_utc_us,
-    }
 
 
 def _record(row: sa.Row[Any]) -> Contribution:

@@ -11,7 +11,7 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from panal.core.errors import Conflict, SettingsError, StoreError
+from panal.core.errors import BadRequest, Conflict, SettingsError, StoreError
 
 BUSY_MS_MAX = 5_000
 CONNECT_S_MAX = 5.0
@@ -107,7 +107,7 @@ def check_place(engine: AsyncEngine) -> None:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns what SQLAlchemy, the drivers and the network raise into StoreError or Conflict.
+    """Turns what SQLAlchemy, the drivers and the network raise into StoreError, Conflict or BadRequest.
 
     The message names the driver's error class only: texts of drivers can hold values of rows.
     """
@@ -117,7 +117,11 @@ def store_errors() -> Iterator[None]:
         raise Conflict("That is already there, or something it needs is not.") from error
     except sa.exc.SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
+        if isinstance(error, sa.exc.DataError) or str(getattr(cause, "sqlstate", "")).startswith("22"):
+            raise BadRequest("A value cannot be stored: it is too long, or holds forbidden marks.") from error
         raise StoreError(f"The database cannot be used: {_plain(cause)}.") from error
+    except OverflowError as error:
+        raise BadRequest("A value cannot be stored: the number is too large.") from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, sqlite3.Error, OSError, TimeoutError) as error:
         raise StoreError(f"The database cannot be used: {_plain(error)}.") from error
 

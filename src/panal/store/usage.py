@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from panal.core.ids import ApiKeyId, PrincipalId, ProjectId, RequestId, TenantId
 from panal.ledger.values import Outcome, UsageRecord
 from panal.store import tables
-from panal.store.statements import checked_page, insert_or_ignore
+from panal.store.statements import checked_page, insert_or_ignore, write_records
 
 _USAGE = tables.usage_records
 
@@ -33,8 +33,7 @@ class UsageRecords:
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Writes records; those already there stay as they are."""
         if records:
-            statement = insert_or_ignore(self._connection, _USAGE)
-            await self._connection.execute(statement, [_values(record) for record in records])
+            await write_records(self._connection, insert_or_ignore(self._connection, _USAGE), records)
 
     async def list(
         self,
@@ -89,12 +88,6 @@ def _conditions(
     if until_utc_us is not None:
         conditions.append(_USAGE.c.created_utc_us < until_utc_us)
     return conditions
-
-
-def _values(record: UsageRecord) -> dict[str, Any]:
-    values = {column.name: getattr(record, column.name) for column in _USAGE.c}
-    values["outcome"] = record.outcome.value
-    return values
 
 
 def _record(row: sa.Row[Any]) -> UsageRecord:

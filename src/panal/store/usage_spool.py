@@ -16,13 +16,13 @@ from typing import Protocol
 
 import msgspec
 
-from panal.core.errors import StoreError
+from panal.core.errors import CallerError, StoreError
 from panal.ledger.values import Contribution, Settlement, UsageRecord
 from panal.store.folder_lock import FolderLock
 
 SEGMENT_BYTES = 1024 * 1024
 BYTES_MAX = 256 * 1024 * 1024
-BATCH_LINES = 500
+BATCH_LINES = 250
 DRAIN_EACH_S = 1.0
 RETRY_S_MAX = 15.0
 
@@ -38,7 +38,10 @@ class UsageSink(Protocol):
     async def add_usage(
         self, records: Sequence[UsageRecord], contributions: Sequence[Contribution], /
     ) -> None:
-        """Writes all or nothing; what is there already stays. Raises StoreError."""
+        """Writes all or nothing; what is there already stays.
+
+        Raises StoreError to try again later, CallerError where a value can never be stored.
+        """
         ...
 
 
@@ -140,18 +143,15 @@ class UsageSpool:
 
     async def _drain_segment(self, path: Path, sink: UsageSink) -> int:
         raw = path.read_bytes()
-        settlements, damaged = _decoded(raw)
-        for start in range(0, len(settlements), BATCH_LINES):
-            batch = settlements[start : start + BATCH_LINES]
-            await sink.add_usage(
-                [each.usage for each in batch],
-                [contribution for each in batch for contribution in each.contributions],
-            )
+        lines = raw.splitlines()
+        damaged: list[bytes] = []
+        for start in range(0, len(lines), BATCH_LINES):
+            damaged += await _write_batch(lines[start : start + BATCH_LINES], sink)
         if damaged:
             self._set_aside(path, damaged)
         path.unlink()
         self._bytes -= len(raw)
-        return len(settlements)
+        return len(lines) - len(damaged)
 
     def _set_aside(self, path: Path, damaged: list[bytes]) -> None:
         """Lines that cannot be read are kept for people, beside the spool, and said aloud."""
@@ -173,11 +173,28 @@ def _number(path: Path) -> int:
     return int(path.stem)
 
 
-def _decoded(raw: bytes) -> tuple[list[Settlement], list[bytes]]:
-    settlements, damaged = [], []
-    for line in raw.splitlines():
+async def _write_batch(lines: Sequence[bytes], sink: UsageSink) -> list[bytes]:
+    """Writes the lines; returns those that are no settlements or that no database would take."""
+    damaged: list[bytes] = []
+    settlements: list[Settlement] = []
+    for line in lines:
         try:
             settlements.append(_decoder.decode(line))
         except (msgspec.DecodeError, ValueError):
             damaged.append(line)
-    return settlements, damaged
+    try:
+        await _add(settlements, sink)
+    except CallerError:
+        if len(lines) == 1:
+            return list(lines)
+        damaged = []
+        for line in lines:
+            damaged += await _write_batch([line], sink)
+    return damaged
+
+
+async def _add(settlements: Sequence[Settlement], sink: UsageSink) -> None:
+    await sink.add_usage(
+        [each.usage for each in settlements],
+        [contribution for each in settlements for contribution in each.contributions],
+    )

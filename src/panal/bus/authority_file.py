@@ -1,6 +1,7 @@
 """Where the authority keeps its seeds and revocations: HOME/nats/authority.json, readable by its owner."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,35 +38,41 @@ def load_authority(path: Path, clock: Clock) -> Authority:
 def create_or_load_authority(path: Path, clock: Clock, entropy: Callable[[int], bytes]) -> Authority:
     """Make the file (0600, folder 0700) if there is none. Two programs at once get the same authority."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(path, _Content(seeds=Seeds.create(entropy)), entropy)
         try:
-            os.link(draft, path)  # unlike rename it fails when another program was first
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
+            _create(path, Seeds.create(entropy))
+        except OSError as error:
+            raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
     return load_authority(path, clock)
 
 
-def save_revocations(path: Path, authority: Authority, entropy: Callable[[int], bytes]) -> None:
+def save_revocations(path: Path, authority: Authority) -> None:
     """Add the authority's revocations to the file, and take over those that others wrote meanwhile."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=_Content)
         authority.merge_revocations(content.revocations)
         content.revocations = authority.revocations
-        _draft(path, content, entropy).replace(path)
+        _draft(path, content).replace(path)
     except OSError as error:
         raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
     except (ValueError, msgspec.MsgspecError):
         raise SettingsError(f"The bus authority {path} is damaged; restore it from a backup.") from None
 
 
-def _draft(path: Path, content: _Content, entropy: Callable[[int], bytes]) -> Path:
-    draft = path.with_name(f".{path.name}.{entropy(8).hex()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _create(path: Path, seeds: Seeds) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = _draft(path, _Content(seeds=seeds))
+    try:
+        os.link(draft, path)  # unlike rename it fails when another program was first
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _draft(path: Path, content: _Content) -> Path:
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # readable by us only
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(content)))
         file.flush()
         os.fsync(file.fileno())
-    return draft
+    return Path(draft)

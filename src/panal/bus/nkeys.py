@@ -93,7 +93,7 @@ def _decode(text: str) -> bytes:
     padded = text + "=" * (-len(text) % 8)
     try:
         raw = base64.b32decode(padded)
-    except binascii.Error:
+    except ValueError:
         raise ValueError("that is not a key in base 32") from None
     body, checksum = raw[:-2], raw[-2:]
     if len(raw) < 3 or _checksum(body) != checksum or _encode(body) != text:

@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import ipaddress
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,14 +264,13 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _draft(path: Path, content: bytes) -> Path:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # readable by us only
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
-    return draft
+    return Path(draft)

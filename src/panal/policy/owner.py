@@ -181,6 +181,9 @@ def _engine_gone(owner: Owner) -> Owner:
         return owner
     if owner.state in _IN_USE_BY_FLEET:
         return replace(owner, engine=EnginePhase.OFF)
+    if owner.engine in (EnginePhase.ON, EnginePhase.STARTING):
+        # It went by itself: it must still be told to stop, or whoever started it starts it again.
+        return replace(owner, engine=EnginePhase.STARTING)
     return replace(owner, engine=EnginePhase.CHECKING)
 
 

@@ -24,7 +24,8 @@ class OwnerPolicy:
     ``idle_s``: without input before the node is free. ``cooldown_s``: the same after it had to yield; it
     doubles, up to ``cooldown_s_max``, when ``flaps`` yields fell into ``flapping_s`` and with every yield
     from then on, and is back at its first value after ``calm_s`` without a yield.
-    ``grace_s``: how long attempts may still run once their hand-over began. ``engine_stop_s``: an engine that still stops after it is killed, and again each time.
+    ``grace_s``: how long attempts may still run once their hand-over began.
+    ``engine_stop_s``: an engine that still stops after it is killed, and again each time.
     ``memory_back_s_max``: counted from the input. ``sensor_stale_s``: an older reading counts as input.
     ``drain_s``: attempts may end by themselves while operators drain the node, then they are handed over.
     """

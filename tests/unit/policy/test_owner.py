@@ -72,6 +72,7 @@ class Desk:
 
     def engine_gone(self) -> None:
         self.send(EngineStopped(self.now_s))
+        self.send(EngineStopped(self.now_s))
         self.send(MemoryIsBack(self.now_s))
 
 
@@ -285,6 +286,13 @@ def test_a_crashed_engine_is_started_again() -> None:
     desk = Desk().serving(1)
     assert StartEngine() in desk.send(EngineStopped(desk.now_s))
     assert desk.owner.state is NodeState.STARTING
+
+
+def test_an_engine_that_crashes_during_a_yield_is_still_told_to_stop() -> None:
+    desk = Desk().serving(1)
+    desk.look(touch=True)
+    assert desk.send(EngineStopped(desk.now_s)) == [StopEngine(kill=False)]
+    assert desk.send(EngineStopped(desk.now_s)) == [CheckMemory()]
 
 
 def test_an_engine_that_started_after_all_is_stopped_again() -> None:

@@ -1,8 +1,10 @@
 """Where the authority keeps its seeds and revocations: HOME/nats/authority.json, readable by its owner."""
 
+import contextlib
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -26,13 +28,11 @@ def authority_path(home: Path) -> Path:
 
 def load_authority(path: Path, clock: Clock) -> Authority:
     """The authority in an existing file. Raises SettingsError naming the file."""
+    content = _read(path)
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=_Content)
         return Authority(content.seeds, content.revocations, clock)
-    except OSError as error:
-        raise SettingsError(f"The bus authority {path} cannot be read: {error.strerror}.") from error
-    except (ValueError, msgspec.MsgspecError):
-        raise SettingsError(f"The bus authority {path} is damaged; restore it from a backup.") from None
+    except ValueError:
+        raise _damaged(path) from None
 
 
 def create_or_load_authority(path: Path, clock: Clock, entropy: Callable[[int], bytes]) -> Authority:
@@ -45,17 +45,45 @@ def create_or_load_authority(path: Path, clock: Clock, entropy: Callable[[int], 
     return load_authority(path, clock)
 
 
+def reread_revocations(path: Path, authority: Authority) -> None:
+    """Take over what other programs of this installation revoked since. Raises SettingsError."""
+    authority.merge_revocations(_read(path).revocations)
+
+
 def save_revocations(path: Path, authority: Authority) -> None:
     """Add the authority's revocations to the file, and take over those that others wrote meanwhile."""
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=_Content)
-        authority.merge_revocations(content.revocations)
-        content.revocations = authority.revocations
-        _draft(path, content).replace(path)
+        with _one_at_a_time(path):
+            content = _read(path)
+            authority.merge_revocations(content.revocations)
+            content.revocations = authority.revocations
+            _draft(path, content).replace(path)
     except OSError as error:
         raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
+
+
+def _read(path: Path) -> _Content:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Content)
+    except OSError as error:
+        raise SettingsError(f"The bus authority {path} cannot be read: {error.strerror}.") from error
     except (ValueError, msgspec.MsgspecError):
-        raise SettingsError(f"The bus authority {path} is damaged; restore it from a backup.") from None
+        raise _damaged(path) from None
+
+
+def _damaged(path: Path) -> SettingsError:
+    return SettingsError(f"The bus authority {path} is damaged; restore it from a backup.")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Programs on one machine wait for each other here; the system lets go if one of them dies."""
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _create(path: Path, seeds: Seeds) -> None:

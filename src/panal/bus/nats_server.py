@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from panal.bus.authority_file import authority_path, reread_revocations
 from panal.bus.credentials import Authority
 from panal.bus.nats_config import NatsServerSettings, config_text
 from panal.core.errors import SettingsError
@@ -123,6 +124,10 @@ class NatsServer:
 
     def _write_config(self) -> None:
         settings = self._settings
+        saved = authority_path(settings.home)
+        if saved.exists():
+            # The server takes the claims written here for the newest: they must not lack a revocation.
+            reread_revocations(saved, self._authority)
         try:
             settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             settings.claims_folder.mkdir(exist_ok=True, mode=0o700)

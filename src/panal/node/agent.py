@@ -1,0 +1,311 @@
+"""The node agent: one bus, one engine, one owner, wired together.
+
+It dials out only, knows nothing but its own work, and ends cleanly: attempts are handed over, the engine
+is stopped, no task is left.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+
+from panal.bus.seam import NodeBus
+from panal.core.clock import Clock
+from panal.core.errors import BusError
+from panal.core.ids import IdSource, InstanceId, ReplicaId
+from panal.core.nodes import NodeState
+from panal.node.attempts import Attempts, ReplicaIdentity
+from panal.node.availability import Availability
+from panal.node.counts import KeptCounts
+from panal.node.engine_keeper import EngineKeeper, KeeperEvents
+from panal.node.engines.engine import Engine
+from panal.node.heartbeats import Heartbeats
+from panal.node.measuring import measure
+from panal.node.outbox import Outbox
+from panal.node.reports import Reports
+from panal.node.settings import AgentSettings
+from panal.protocol.messages import (
+    Acknowledge,
+    BodyPart,
+    Cancel,
+    Heartbeat,
+    Instruction,
+    ReplicaReport,
+    RunAttempt,
+    YieldReport,
+)
+
+
+class Ending(StrEnum):
+    """Why ``run`` returned."""
+
+    STOPPED = "stopped"
+    REFUSED_INSTANCE = "refused_instance"
+    CREDENTIAL_REFUSED = "credential_refused"
+
+
+class Agent:
+    """Everything is handed in. ``keep_credential`` stores a renewed one; it may raise OSError."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        bus: NodeBus,
+        engine: Engine,
+        availability: Availability,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        keep_credential: Callable[[str], None] = lambda _credential: None,
+    ) -> None:
+        self._settings = settings
+        self._bus = bus
+        self._engine = engine
+        self._availability = availability
+        self._clock = clock
+        self._keep_credential = keep_credential
+        self._log = logging.getLogger("panal.node")
+        self.instance: InstanceId = ids.instance()
+        self.replica: ReplicaId = ids.replica()
+        self.ending_reason = ""
+        """A sentence for a person, where ``run`` did not simply end because it was told to."""
+        self._cordoned = ""
+        self._counts = KeptCounts()
+        self._reports = Reports(settings, self.instance, self._counts, bus.report, clock)
+        self._outbox = Outbox(bus.send_frames)
+        self._attempts = Attempts(
+            ReplicaIdentity(self.instance, self.replica),
+            engine,
+            self._outbox,
+            self._counts,
+            self.may_serve,
+            clock,
+            waiting_max=settings.waiting_max,
+            begun=availability.attempt_started,
+            over=availability.attempt_ended,
+        )
+        events = KeeperEvents(self._prepare_engine, self._engine_started, self._engine_stopped, self._changed)
+        self._keeper = EngineKeeper(engine, events)
+        self._heartbeats = Heartbeats(self._heartbeat, bus.heartbeat)
+        self._stop = asyncio.Event()
+        self._ending = Ending.STOPPED
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    # --- life
+
+    async def run(self) -> Ending:
+        """Serve until stopped. Raises BusError when the bus cannot be reached at the start."""
+        self._availability.attach(self)
+        await self._bus.start(self)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._keeper.run(), name="engine keeper"),
+                    group.create_task(self._availability.run(), name="availability"),
+                    group.create_task(self._heartbeats.run(), name="heartbeats"),
+                    group.create_task(self._reports.run(), name="reports"),
+                ]
+                await self._stop.wait()
+                await self._leave()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            for job in set(self._jobs):
+                job.cancel()
+            if self._jobs:
+                await asyncio.wait(set(self._jobs))
+            await self._attempts.close()
+            await self._bus.close()
+        return self._ending
+
+    def stop(self, ending: Ending = Ending.STOPPED, reason: str = "") -> None:
+        """End ``run`` in order. The first call decides the ending."""
+        if not self._stop.is_set():
+            self._ending = ending
+            self.ending_reason = reason
+            self._stop.set()
+
+    async def _leave(self) -> None:
+        """Hand over what runs, then tell what was made."""
+        self._cordoned = self._cordoned or "shutting down"
+        self._heartbeats.beat()
+        await self._attempts.leave_all(self._settings.grace_s)
+        self._heartbeats.beat()
+        self._reports.send()
+
+    def _job(self, work: Awaitable[None], name: str) -> None:
+        """Work that an instruction or the owner set off."""
+        task = asyncio.get_running_loop().create_task(_reported(work, self._log, name), name=name)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    # --- from the bus
+
+    def on_run(self, attempt: RunAttempt) -> None:
+        self._attempts.run(attempt)
+
+    def on_part(self, part: BodyPart) -> None:
+        self._attempts.part(part)
+
+    def on_acknowledge(self, acknowledgement: Acknowledge) -> None:
+        self._attempts.acknowledge(acknowledgement)
+
+    def on_cancel(self, cancel: Cancel) -> None:
+        self._attempts.cancel(cancel)
+
+    def on_connection(self, connected: bool) -> None:
+        self._attempts.connection(connected)
+        if connected:
+            self._changed()
+
+    def on_refused(self, reason: str) -> None:
+        self.stop(Ending.CREDENTIAL_REFUSED, reason)
+
+    def on_instruction(self, instruction: Instruction) -> None:
+        if instruction.instance not in ("", self.instance):
+            return
+        verb = instruction.verb
+        if verb == "counts_seen":
+            self._counts.seen(instruction.attempts)
+        elif verb == "credential":
+            self._job(self._renew(instruction.credential), "renew")
+        elif verb == "refuse":
+            self.stop(Ending.REFUSED_INSTANCE, instruction.reason)
+        elif verb == "stop":
+            self.stop(Ending.STOPPED, instruction.reason)
+        elif verb in ("cordon", "drain", "uncordon"):
+            self._cordon(verb, instruction.reason)
+        elif verb != "accept":
+            self._log.warning("an unknown instruction is ignored: %s", verb[:40])
+            return
+        if verb not in ("counts_seen", "credential"):
+            self._reports.carried_out(instruction.id)
+
+    def _cordon(self, verb: str, reason: str) -> None:
+        self._cordoned = "" if verb == "uncordon" else (reason or "cordoned by its operators")
+        self._availability.drain(on=verb == "drain")
+        if verb == "uncordon":
+            self._attempts.stay()
+        self._changed()
+
+    async def _renew(self, credential: str) -> None:
+        try:
+            await self._bus.renew(credential)
+            self._keep_credential(credential)
+        except (BusError, OSError) as error:
+            self._log.warning("the new credential could not be used: %s", error)
+            return
+        self._reports.renewed()
+
+    # --- engine and owner
+
+    def may_serve(self) -> str | None:
+        """None when a request may begin this instant, else the reason."""
+        if self._cordoned:
+            return self._cordoned
+        if self._keeper.problem:
+            return self._keeper.problem
+        if not self._keeper.on:
+            return "the engine is not running"
+        return self._availability.may_serve()
+
+    async def _prepare_engine(self) -> None:
+        self._attempts.engine_started()
+        if self._settings.measure and not self._attempts.speeds.decode_s_per_token:
+            await measure(self._engine, self._attempts.speeds, self._clock)
+
+    def _engine_started(self) -> None:
+        self._attempts.stay()
+        self._availability.engine_started()
+        self._changed()
+
+    def _engine_stopped(self, reason: str) -> None:
+        if reason:
+            self._job(self._attempts.fail_all(reason), "engine failed")
+        self._availability.engine_stopped()
+        self._changed()
+
+    def hand_over(self, grace_s: float) -> None:
+        """See NodeWork."""
+        self._job(self._attempts.leave_all(grace_s), "hand over")
+
+    def start_engine(self) -> None:
+        """See NodeWork."""
+        self._attempts.stay()
+        self._keeper.want_on()
+
+    def stop_engine(self, *, kill: bool) -> None:
+        """See NodeWork."""
+        self.hand_over(0.0)
+        if kill:
+            self._keeper.kill()
+        else:
+            self._keeper.want_off()
+
+    def state_changed(self) -> None:
+        """See NodeWork."""
+        self._changed()
+
+    def engine_process_ids(self) -> frozenset[int]:
+        """See NodeWork."""
+        return self._engine.process_ids()
+
+    def yielded(self, report: YieldReport) -> None:
+        """See NodeWork."""
+        self._reports.add_yield(report)
+
+    # --- what it says
+
+    def _changed(self) -> None:
+        self._heartbeats.now()
+
+    def _state(self) -> tuple[NodeState, str]:
+        if self._keeper.problem:
+            return NodeState.DEGRADED, self._keeper.problem
+        state = self._availability.state
+        if self._cordoned and state.takes_work:
+            return NodeState.DRAINING, self._cordoned
+        if state.takes_work and not self._keeper.on:
+            return NodeState.STARTING, "starting"
+        return state, self._availability.reason
+
+    def _heartbeat(self, sequence: int) -> Heartbeat:
+        state, reason = self._state()
+        return Heartbeat(
+            node=self._settings.node,
+            instance=self.instance,
+            sequence=sequence,
+            state=state.value,
+            reason=reason[:200],
+            agent_version=self._settings.agent_version,
+            replicas=[self._replica_report()],
+        )
+
+    def _replica_report(self) -> ReplicaReport:
+        facts = self._engine.facts
+        attempts = self._attempts
+        return ReplicaReport(
+            replica=self.replica,
+            model=facts.model,
+            engine=facts.kind,
+            twin=facts.twin,
+            resume=facts.resume.value,
+            routes=[route.value for route in facts.routes],
+            context_tokens=facts.context_tokens,
+            slots=facts.slots,
+            running=attempts.running,
+            waiting=attempts.waiting,
+            pending_prefill_tokens=attempts.pending_prefill_tokens,
+            prefill_tokens_per_s=round(attempts.speeds.prefill_tokens_per_s, 3),
+            decode_s_per_token=round(attempts.speeds.decode_s_per_token, 6),
+            healthy=self._keeper.on and self._keeper.healthy,
+            note=self._keeper.problem[:200],
+        )
+
+
+async def _reported(work: Awaitable[None], log: logging.Logger, name: str) -> None:
+    """A background step; a failure is told in the log and ends only that step."""
+    try:
+        await work
+    except Exception:
+        log.exception("%s failed unexpectedly", name)

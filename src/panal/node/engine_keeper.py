@@ -1,0 +1,148 @@
+"""Keeps the engine as it is wanted: on or off; starts it again after a crash, ever later, then gives up."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from panal.core.errors import EngineFailed, SettingsError
+from panal.node.engines.engine import Engine
+
+FAILURES_MAX = 6
+BACK_OFF_S_FIRST = 0.5
+BACK_OFF_S_MAX = 30.0
+STEADY_S = 60.0
+"""A run as long as this wipes out the memory of earlier failures."""
+STOP_GRACE_S = 2.0
+PROBE_EACH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperEvents:
+    """Whom the keeper tells. ``prepare`` readies a fresh engine and may raise EngineFailed.
+
+    ``stopped`` gets the reason, empty when the engine was told to stop.
+    """
+
+    prepare: Callable[[], Awaitable[None]]
+    started: Callable[[], None]
+    stopped: Callable[[str], None]
+    changed: Callable[[], None]
+
+
+class EngineKeeper:
+    """``problem`` says why the engine is not started any more; ``healthy`` is the newest probe's answer."""
+
+    def __init__(
+        self, engine: Engine, events: KeeperEvents, *, back_off_s_first: float = BACK_OFF_S_FIRST
+    ) -> None:
+        self._engine = engine
+        self._events = events
+        self._back_off_s_first = back_off_s_first
+        self._wanted = False
+        self._wake = asyncio.Event()
+        self._failures = 0
+        self._log = logging.getLogger("panal.node.engine")
+        self.on = False
+        self.healthy = False
+        self.problem = ""
+
+    def want_on(self) -> None:
+        """Start the engine, unless it was given up."""
+        self._want(True)
+
+    def want_off(self) -> None:
+        """Stop it, and forget earlier failures."""
+        self._failures = 0
+        self.problem = ""
+        self._want(False)
+
+    def kill(self) -> None:
+        self._want(False)
+        self._engine.kill()
+
+    def _want(self, on: bool) -> None:
+        if self._wanted != on:
+            self._wanted = on
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled; then the engine is stopped."""
+        try:
+            while True:
+                if not self._wanted or self.problem:
+                    await self._woken()
+                    continue
+                reason = await self._one_life()
+                if reason:
+                    await self._after_failure(reason)
+        finally:
+            await self._engine.stop(STOP_GRACE_S)
+            self.on = self.healthy = False
+
+    async def _woken(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+
+    async def _one_life(self) -> str:
+        """From the start to the end of the engine. Returns why it failed, empty when it was told to stop."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        life = loop.create_task(self._live(), name="engine life")
+        try:
+            while not life.done() and self._wanted:
+                waked = loop.create_task(self._woken(), name="engine wanted")
+                await asyncio.wait({life, waked}, return_when=asyncio.FIRST_COMPLETED)
+                waked.cancel()
+            reason = life.result() if life.done() else ""
+        finally:
+            life.cancel()
+            await asyncio.wait({life})
+            await self._engine.stop(STOP_GRACE_S)
+            self.on = self.healthy = False
+        if loop.time() - begun_s > STEADY_S:
+            self._failures = 0
+        self._events.stopped(reason)
+        return reason
+
+    async def _live(self) -> str:
+        try:
+            await self._engine.start()
+            self.healthy = await self._engine.healthy()
+            await self._events.prepare()
+        except (EngineFailed, SettingsError) as error:
+            return error.message
+        self.on = True
+        self._events.started()
+        probe = asyncio.get_running_loop().create_task(self._probe(), name="engine probe")
+        try:
+            return await self._engine.ended() or "the engine ended"
+        finally:
+            probe.cancel()
+            await asyncio.wait({probe})
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_EACH_S)
+            healthy = await self._engine.healthy()
+            if healthy != self.healthy:
+                self.healthy = healthy
+                self._log.warning("the engine answers its health probe: %s", healthy)
+                self._events.changed()
+
+    async def _after_failure(self, reason: str) -> None:
+        """Wait before the next start, or give up."""
+        self._failures += 1
+        self._log.warning("the engine failed (%d of %d): %s", self._failures, FAILURES_MAX, reason)
+        if self._failures >= FAILURES_MAX:
+            self.problem = f"the engine failed {self._failures} times: {reason}"
+            self._events.changed()
+            return
+        try:
+            async with asyncio.timeout(
+                min(self._back_off_s_first * 2 ** (self._failures - 1), BACK_OFF_S_MAX)
+            ):
+                while self._wanted:
+                    await self._woken()
+        except TimeoutError:
+            return

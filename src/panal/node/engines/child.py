@@ -1,0 +1,84 @@
+"""The engine's side of being a child of the agent: settings by stdin, one ready line, no life of its own.
+
+The parent keeps our stdin open. Its end means that the parent is gone, however it went, so that an
+engine never outlives its agent. The key comes by stdin, since argument lists are seen by everybody.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+PR_SET_PDEATHSIG = 1
+GREETING_BYTES_MAX = 64 * 1024
+
+
+class Greeting(msgspec.Struct):
+    """The first line of a child's stdin."""
+
+    api_key: str
+
+
+class Ready(msgspec.Struct):
+    """The one line on a child's stdout, when it can serve."""
+
+    port: int
+    context_tokens: int = 0
+    slots: int = 1
+    note: str = ""
+
+
+def read_greeting() -> Greeting:
+    """Blocks until the parent has written it. Raises SystemExit when there is none."""
+    line = sys.stdin.buffer.readline(GREETING_BYTES_MAX)
+    try:
+        return msgspec.json.decode(line, type=Greeting)
+    except msgspec.DecodeError:
+        raise SystemExit("this program is started by the panal agent") from None
+
+
+def say_ready(ready: Ready) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def die_with_parent() -> None:
+    """Linux: ask the kernel to kill us when the parent dies. Elsewhere the end of stdin must do."""
+    if sys.platform == "linux":
+        library: Any = ctypes.CDLL(None, use_errno=True)
+        library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def lower_priority(nice: int) -> None:
+    """Give way to everything else on this machine. 0 leaves it as it is."""
+    if nice and hasattr(os, "nice"):
+        os.nice(nice)
+
+
+def wait_for_parent_to_go() -> None:
+    """Blocks until stdin ends."""
+    while sys.stdin.buffer.read(4096):
+        pass
+
+
+async def parent_gone() -> None:
+    """The same for a program that runs an event loop. The thread that waits is a daemon."""
+    loop = asyncio.get_running_loop()
+    gone = loop.create_future()
+
+    def tell() -> None:
+        if not gone.done():
+            gone.set_result(None)
+
+    def wait() -> None:
+        wait_for_parent_to_go()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+    await gone

@@ -19,6 +19,7 @@ from panal.identity.seams import CredentialIssuer
 from panal.ledger.values import AttemptOutcome, Contribution
 from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, Report
 from panal.store.store import Store
+from panal.telemetry.logs import fields
 
 ROUND_EACH_S = 1.0
 SEEN_WRITTEN_EACH_S = 10.0
@@ -105,7 +106,7 @@ class Controller:
             try:
                 await self.round()
             except StoreError as error:
-                log.warning("the store is away: %s", error.message, extra={"action": "store_away"})
+                log.warning("the store is away: %s", error.message, extra=fields(action="store_away"))
 
     async def round(self) -> None:
         """One look at the store, and everything that waits to be written."""
@@ -201,7 +202,7 @@ class Controller:
             if len(self._refused) > COUNTS_KEPT_MAX:
                 self._refused.clear()
             self._audit.append((node, "node.second_instance"))
-            log.warning("a second instance of %s is refused", node.name, extra={"action": "instance_refused"})
+            log.warning("a second instance of %s is refused", node.name, extra=fields(action="instance_refused"))
         self._refused[node.key, instance] = now_s
         self._say(
             node,
@@ -233,7 +234,7 @@ class Controller:
         except BusError as error:
             # Told again by the next change or instance; gateways enforce membership by themselves.
             self._told.pop(key, None)
-            log.warning("a node could not be told: %s", error.message, extra={"action": "instruct_failed"})
+            log.warning("a node could not be told: %s", error.message, extra=fields(action="instruct_failed"))
 
 
 def _controller_of(node: NodeRecord) -> Principal:

@@ -124,6 +124,11 @@ class Answer:
             self.end(error)
             self._break_wait(error)
 
+    @property
+    def interruption(self) -> PanalError | None:
+        """What ended the request from outside, if anything did."""
+        return self._interrupted
+
     def while_waiting(self, break_wait: Callable[[PanalError], None]) -> None:
         """An interruption from now on also breaks this wait off; one that was before does so at once."""
         self._break_wait = break_wait

@@ -117,6 +117,8 @@ class Dispatcher:
         choice = await self._book(answer, need)
         queued_s = self._clock.monotonic_seconds() - queued_from_s
         while (failure := await self._attempt(answer, choice)) is not None:
+            if answer.interruption is not None:
+                raise answer.interruption
             twin = choice.replica.twin if choice.replica.resume != "none" else ""
             step = next_step(answer.so_far, failure, resumable=answer.request.resumable, twin=twin)
             match step:

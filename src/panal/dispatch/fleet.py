@@ -48,9 +48,10 @@ class NodeSeen:
 class Fleet:
     """Replicas by model, and who is silent. One per gateway process; used from its event loop only."""
 
-    def __init__(self, clock: Clock, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._on_change = on_change
+        self.on_change: Callable[[], None] = _nobody_waits
+        """Called after each change of what could take work."""
         self._facts: dict[NodeKey, NodeFacts] = {}
         self._seen: dict[NodeKey, NodeSeen] = {}
         self._by_model: dict[str, dict[ReplicaId, Candidate]] = {}
@@ -106,7 +107,7 @@ class Fleet:
             self._forget(key)
         for key, seen in self._seen.items():
             self._rebuild(key, seen)
-        self._on_change()
+        self.on_change()
 
     def heard(self, key: NodeKey, heartbeat: Heartbeat) -> None:
         """Take a heartbeat in. Unknown keys and second instances are ignored."""
@@ -121,7 +122,7 @@ class Fleet:
             seen = self._seen[key] = NodeSeen(heartbeat, now_s, InstanceId(heartbeat.instance))
         seen.heartbeat, seen.heard_s = heartbeat, now_s
         self._rebuild(key, seen)
-        self._on_change()
+        self.on_change()
 
     def forget_lost(self) -> None:
         """Drop the records of nodes that were silent for LOST_AFTER_S. Call it each second or so."""
@@ -201,6 +202,10 @@ def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: b
         prefill_tokens_per_s=report.prefill_tokens_per_s,
         decode_s_per_token=report.decode_s_per_token,
     )
+
+
+def _nobody_waits() -> None:
+    """Until somebody wants to hear of changes."""
 
 
 def _fleet_wide(facts: NodeFacts, report: ReplicaReport) -> ReplicaId:

@@ -18,6 +18,7 @@ from panal.dispatch.watch import Watch
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
 from panal.store.store import Store
+from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
 
 REFRESH_EACH_S = 1.0
@@ -55,7 +56,7 @@ class Gateway:
         self._changed.set()
 
     def on_connection(self, connected: bool) -> None:
-        log.info("the bus is %s", "there" if connected else "away", extra={"action": "bus_connection"})
+        log.info("the bus is %s", "there" if connected else "away", extra=fields(action="bus_connection"))
 
     # --- its own rounds ---------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class Gateway:
                 self.store_away = False
             except StoreError as error:
                 if not self.store_away:
-                    log.warning("the store is away: %s", error.message, extra={"action": "store_away"})
+                    log.warning("the store is away: %s", error.message, extra=fields(action="store_away"))
                 self.store_away = True
 
 

@@ -48,7 +48,7 @@ class Listener:
     async def start(self) -> None:
         """Bind and accept. Raises SettingsError for a port in use or an address that is not ours."""
         self._config.load()
-        protocol = type("Protocol", (PanalHttpProtocol,), {"limits": self._limits})
+        protocol: type[PanalHttpProtocol] = type("Protocol", (PanalHttpProtocol,), {"limits": self._limits})
         loop = asyncio.get_running_loop()
 
         def connection() -> asyncio.Protocol:
@@ -80,7 +80,7 @@ class Listener:
             if late:
                 await asyncio.wait(late, timeout=2.0)
         for connection in list(self._state.connections):
-            connection.transport.close()  # type: ignore[union-attr]
+            connection.transport.close()
         self._sweeper.cancel()
         await asyncio.gather(self._sweeper, return_exceptions=True)
 

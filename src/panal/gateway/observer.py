@@ -9,6 +9,7 @@ from panal.core.requests import InferenceRequest
 from panal.dispatch.outcome import Finished
 from panal.ledger.settlement import settle
 from panal.ledger.values import Settlement
+from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger("panal.gateway")
@@ -28,9 +29,12 @@ class Spool(Protocol):
 class RequestObserver:
     """Implements dispatch.dispatcher.Observer."""
 
-    def __init__(self, spool: Spool, metrics: Callable[[], GatewayMetrics]) -> None:
+    def __init__(
+        self, spool: Spool, metrics: Callable[[], GatewayMetrics], request_came: Callable[[], None]
+    ) -> None:
         self._spool = spool
         self._metrics = metrics
+        self._request_came = request_came
         self.in_flight = 0
         self.streams = 0
 
@@ -41,6 +45,7 @@ class RequestObserver:
                 "Usage cannot be recorded at the moment, so no request is taken. Try again later."
             )
         self.in_flight += 1
+        self._request_came()
         if request.stream:
             self.streams += 1
         return self._metrics().of(request.route.value, request.model).itl.observe_several
@@ -54,21 +59,21 @@ class RequestObserver:
         self._count(finished)
         log.info(
             "request ended",
-            extra={
-                "action": "request_ended",
-                "request_id": request.request_id,
-                "route": request.route.value,
-                "model": request.model,
-                "outcome": finished.outcome.value,
-                "code": finished.code,
-                "nodes": [attempt.node_name for attempt in finished.attempts],
-                "causes": [attempt.cause for attempt in finished.attempts if attempt.cause],
-                "prompt_tokens": finished.shown.prompt_tokens,
-                "completion_tokens": finished.shown.completion_tokens,
-                "queued_s": round(finished.queued_s, 4),
-                "first_token_s": _rounded(finished.first_token_s),
-                "total_s": round(finished.total_s, 4),
-            },
+            extra=fields(
+                action="request_ended",
+                request_id=request.request_id,
+                route=request.route.value,
+                model=request.model,
+                outcome=finished.outcome.value,
+                code=finished.code,
+                nodes=" ".join(attempt.node_name for attempt in finished.attempts),
+                causes=" ".join(attempt.cause for attempt in finished.attempts if attempt.cause),
+                prompt_tokens=finished.shown.prompt_tokens,
+                completion_tokens=finished.shown.completion_tokens,
+                queued_s=round(finished.queued_s, 4),
+                first_token_s=_rounded(finished.first_token_s),
+                total_s=round(finished.total_s, 4),
+            ),
         )
         self._spool.append(settlement_of(finished))
 

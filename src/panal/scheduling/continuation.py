@@ -98,6 +98,6 @@ def next_step(so_far: AnswerSoFar, failure: PanalError, *, resumable: bool, twin
 
 def told(so_far: AnswerSoFar, failure: PanalError) -> PanalError:
     """After the first byte, the client hears that its answer was cut, and why."""
-    if not so_far.sent or isinstance(failure, EngineRefused):
+    if not so_far.sent or not isinstance(failure, NodeError):
         return failure
     return AnswerCut(f"The answer broke off and could not be continued: {failure.message}")

@@ -1,0 +1,27 @@
+"""Which gateway a command talks to, and with which key."""
+
+import os
+from pathlib import Path
+
+from panal.cli.api_client import Api
+from panal.cli.home import home_of
+from panal.core.errors import SettingsError
+
+
+def api_of(home: Path | None, url: str) -> Api:
+    """PANAL_API_KEY with --url or PANAL_URL; else the admin access in the home. Raises SettingsError."""
+    environment = os.environ
+    key = environment.get("PANAL_API_KEY", "")
+    address = url or environment.get("PANAL_URL", "")
+    ca_file = environment.get("PANAL_CA_FILE", "")
+    ca_pem = Path(ca_file).read_text(encoding="ascii") if ca_file else ""
+    if address and key:
+        return Api(address.rstrip("/"), key, ca_pem)
+    found = home_of(home, environment)
+    access = found.admin_access()
+    if access is None:
+        raise SettingsError(
+            f"There is no installation in {found.path}. Start one with 'panal up', name another with --home, "
+            "or set PANAL_URL and PANAL_API_KEY."
+        )
+    return Api(address.rstrip("/") or access.url, key or access.key, ca_pem)

@@ -1,0 +1,247 @@
+"""Commands of administration: nouns with verbs, each a client of /api/v1."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from panal.cli.access import api_of
+from panal.cli.api_client import segment
+from panal.cli.durations import duration_s
+from panal.cli.output import show_fields, show_json, show_rows
+
+HomeOption = Annotated[Path | None, typer.Option("--home", help="Folder of the installation")]
+UrlOption = Annotated[str, typer.Option("--url", help="Gateway, where it is not on this machine")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of words")]
+Name = Annotated[str, typer.Argument(help="Name or id")]
+Reason = Annotated[str, typer.Option(help="Why; shown to whoever looks")]
+
+tokens = typer.Typer(no_args_is_help=True, help="Join tokens: what lets a machine in")
+nodes = typer.Typer(no_args_is_help=True, help="Machines that serve")
+keys = typer.Typer(no_args_is_help=True, help="API keys")
+models = typer.Typer(no_args_is_help=True, help="Models that are or were served")
+usage = typer.Typer(no_args_is_help=True, help="Who used what")
+audit = typer.Typer(no_args_is_help=True, help="Who changed what")
+
+
+@tokens.command("create")
+def tokens_create(
+    uses: Annotated[int, typer.Option(help="How many machines may join with it")] = 1,
+    expires: Annotated[str, typer.Option(help="Life, such as 30m or 1h; at most 24h")] = "1h",
+    node_class: Annotated[
+        str, typer.Option("--class", help="dedicated, workstation, desktop or laptop")
+    ] = "desktop",
+    site: Annotated[str, typer.Option(help="Where the machine stands")] = "",
+    country: Annotated[str, typer.Option(help="Two capital letters, such as ES")] = "",
+    data_class: Annotated[str, typer.Option(help="Most sensitive data it may see")] = "internal",
+    approve: Annotated[bool, typer.Option("--approve", help="An admin must approve each machine")] = False,
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a join token; it is shown once."""
+    made = api_of(home, url).post(
+        "/api/v1/tokens",
+        {
+            "uses": uses,
+            "life_s": round(duration_s(expires)),
+            "node_class": node_class,
+            "site": site,
+            "country": country,
+            "data_class": data_class,
+            "approve": approve,
+        },
+    )
+    if as_json:
+        show_json(made)
+    else:
+        print(made["token"])
+
+
+@tokens.command("list")
+def tokens_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """All join tokens, without their secrets."""
+    columns = ("id", "state", "uses_left", "node_class", "site", "data_class", "approve")
+    show_rows(api_of(home, url).every("/api/v1/tokens"), columns, as_json=as_json, empty="No join tokens.")
+
+
+@tokens.command("revoke")
+def tokens_revoke(
+    name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """Nobody joins with it any more."""
+    show_fields(api_of(home, url).delete(f"/api/v1/tokens/{segment(name)}"), as_json=as_json)
+
+
+@nodes.command("list")
+def nodes_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """All nodes, and how they are now."""
+    api = api_of(home, url)
+    live = {node["id"]: node for node in api.get("/api/v1/fleet")["nodes"]}
+    rows = [node | _live_part(live.get(node["id"])) for node in api.every("/api/v1/nodes")]
+    columns = ("name", "node_class", "membership", "liveness", "state", "reason", "models", "id")
+    empty = "No nodes yet. 'panal tokens create' lets one in."
+    show_rows(rows, columns, as_json=as_json, empty=empty)
+
+
+@nodes.command("show")
+def nodes_show(name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """One node in full."""
+    api = api_of(home, url)
+    node = api.get(f"/api/v1/nodes/{segment(name)}")
+    live = {each["id"]: each for each in api.get("/api/v1/fleet")["nodes"]}
+    show_fields(node | _live_part(live.get(node["id"])), as_json=as_json)
+
+
+def _live_part(live: dict[str, Any] | None) -> dict[str, Any]:
+    if live is None:
+        return {"liveness": "never", "state": "", "reason": "", "models": []}
+    models = [replica["model"] for replica in live["replicas"]]
+    return {"liveness": live["liveness"], "state": live["state"], "reason": live["reason"], "models": models}
+
+
+def _change(
+    verb: str, name: str, home: Path | None, url: str, as_json: bool, reason: str | None = None
+) -> None:
+    body = {} if reason is None else {"reason": reason}
+    node = api_of(home, url).post(f"/api/v1/nodes/{segment(name)}/{verb}", body)
+    if as_json:
+        show_json(node)
+    else:
+        print(f"{node['name']} is {node['membership']} now")
+
+
+@nodes.command("approve")
+def nodes_approve(
+    name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """Let a pending node in."""
+    _change("approve", name, home, url, as_json)
+
+
+@nodes.command("cordon")
+def nodes_cordon(
+    name: Name, reason: Reason = "", home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """No new work for a node; what runs may end."""
+    _change("cordon", name, home, url, as_json, reason)
+
+
+@nodes.command("uncordon")
+def nodes_uncordon(
+    name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """New work again."""
+    _change("uncordon", name, home, url, as_json)
+
+
+@nodes.command("drain")
+def nodes_drain(
+    name: Name, reason: Reason = "", home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """Hand over what runs, then rest."""
+    _change("drain", name, home, url, as_json, reason)
+
+
+@nodes.command("revoke")
+def nodes_revoke(
+    name: Name, reason: Reason = "", home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """Cut a node off for good, within a second."""
+    _change("revoke", name, home, url, as_json, reason)
+
+
+@keys.command("create")
+def keys_create(
+    name: Annotated[str, typer.Argument(help="What the key is for")] = "",
+    role: Annotated[str, typer.Option(help="user, operator or admin")] = "user",
+    data_class: Annotated[str | None, typer.Option(help="Class of what is sent with it")] = None,
+    residency: Annotated[list[str] | None, typer.Option(help="Country where it may be handled")] = None,
+    expires: Annotated[str, typer.Option(help="Life, such as 90d; empty: no end")] = "",
+    principal: Annotated[str, typer.Option(help="Make it for a new principal of this name")] = "",
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an API key; it is shown once."""
+    body: dict[str, Any] = {"name": name, "role": role, "new_principal": principal}
+    if data_class is not None:
+        body["data_class"] = data_class
+    if residency:
+        body["residency"] = residency
+    if expires:
+        body["life_s"] = round(duration_s(expires))
+    made = api_of(home, url).post("/api/v1/keys", body)
+    if as_json:
+        show_json(made)
+    else:
+        print(made["secret"])
+
+
+@keys.command("list")
+def keys_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """All keys, without their secrets."""
+    columns = ("id", "name", "shown", "state", "role", "data_class", "residency")
+    show_rows(api_of(home, url).every("/api/v1/keys"), columns, as_json=as_json, empty="No keys.")
+
+
+@keys.command("revoke")
+def keys_revoke(
+    name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False
+) -> None:
+    """The key is good for nothing within two seconds."""
+    show_fields(api_of(home, url).delete(f"/api/v1/keys/{segment(name)}"), as_json=as_json)
+
+
+@models.command("list")
+def models_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """Models, and whether a node serves them now."""
+    fleet = api_of(home, url).get("/api/v1/fleet")
+    serving: dict[str, list[str]] = {name: [] for name in fleet["models"]}
+    for node in fleet["nodes"]:
+        for replica in node["replicas"]:
+            if node["liveness"] == "live" and replica["healthy"]:
+                serving.setdefault(replica["model"], []).append(node["name"])
+    rows = [{"model": name, "nodes": where} for name, where in sorted(serving.items())]
+    show_rows(rows, ("model", "nodes"), as_json=as_json, empty="No models yet.")
+
+
+@usage.command("list")
+def usage_list(
+    limit: Annotated[int, typer.Option(help="How many records, newest first")] = 20,
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """The newest usage records."""
+    page = api_of(home, url).get("/api/v1/usage", limit=limit)
+    columns = ("request", "model", "outcome", "prompt_tokens", "completion_tokens", "attempts", "total_s")
+    show_rows(page["items"], columns, as_json=as_json, empty="No requests yet.")
+
+
+@usage.command("totals")
+def usage_totals(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """Sums over all records."""
+    show_fields(api_of(home, url).get("/api/v1/usage/totals"), as_json=as_json)
+
+
+@audit.command("list")
+def audit_list(
+    limit: Annotated[int, typer.Option(help="How many events, newest first")] = 20,
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """The newest audit events."""
+    page = api_of(home, url).get("/api/v1/audit", limit=limit)
+    columns = ("sequence", "action", "target", "outcome", "principal", "details")
+    show_rows(page["items"], columns, as_json=as_json, empty="No events.")
+
+
+@audit.command("verify")
+def audit_verify(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """Check that nothing in the chain was changed."""
+    state = api_of(home, url).get("/api/v1/audit/verify")
+    show_fields(state, as_json=as_json)
+    if not state["whole"]:
+        raise typer.Exit(1)

@@ -1,0 +1,102 @@
+"""The programs that ``panal up`` starts, and their order of going."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from panal.core.errors import SettingsError
+
+RESTARTS_MAX = 5
+RESTARTS_WITHIN_S = 120.0
+OUTPUT_LINE_BYTES_MAX = 64 * 1024
+
+
+class Child:
+    """One of panal's own programs. It ends when the pipe to its input does."""
+
+    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._arguments = list(arguments)
+        self._environment = dict(environment)
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Start it in a session of its own, so that Ctrl-C reaches only the parent."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "panal",
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=self._environment,
+            start_new_session=os.name == "posix",
+            limit=OUTPUT_LINE_BYTES_MAX,
+        )
+
+    async def event(self) -> dict[str, Any]:
+        """The next line it says. Raises SettingsError when it failed or ended."""
+        assert self._process is not None and self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            status = await self._process.wait()
+            raise SettingsError(f"The {self.name} ended at its start (status {status}); see its log.")
+        event: dict[str, Any] = json.loads(line)
+        if event["event"] == "failed":
+            await self._process.wait()
+            raise SettingsError(str(event["message"]))
+        return event
+
+    async def until(self, name: str) -> dict[str, dict[str, Any]]:
+        """All events up to and with the one of that name, by name."""
+        seen: dict[str, dict[str, Any]] = {}
+        while name not in seen:
+            event = await self.event()
+            seen[event["event"]] = event
+        return seen
+
+    async def wait(self) -> int:
+        """Its exit status. Whatever it still says is read, so that it never blocks."""
+        assert self._process is not None and self._process.stdout is not None
+        while await self._process.stdout.read(OUTPUT_LINE_BYTES_MAX):
+            pass
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end in order, and kill it if it does not."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await self.wait()
+
+
+class Restarts:
+    """How often something may come back before it is given up."""
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+
+    def next_pause_s(self, now_s: float) -> float | None:
+        """Seconds to wait before the next start; None when it failed too often."""
+        self._times_s = [at_s for at_s in self._times_s if now_s - at_s < RESTARTS_WITHIN_S]
+        if len(self._times_s) >= RESTARTS_MAX:
+            return None
+        self._times_s.append(now_s)
+        return float(0.2 * 2 ** len(self._times_s))

@@ -1,0 +1,203 @@
+"""The command line put together: programs, administration, and what people ask for every day."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from panal import __version__
+from panal.cli import admin_commands, config_commands, desk_commands
+from panal.cli.access import api_of
+from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
+from panal.cli.home import home_of
+from panal.cli.output import show_json
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML)")]
+
+
+def application() -> typer.Typer:
+    """All commands."""
+    app = typer.Typer(
+        name="panal",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="Turns the GPUs that an organisation already owns into one private AI-inference service.",
+    )
+    app.command("up")(up)
+    app.command("join")(join)
+    app.command("agent", add_help_option=False, help="Run this machine's node (see panal agent --help)")(agent)
+    app.command("gateway", hidden=True)(gateway)
+    app.command("chat")(chat)
+    app.command("status")(status)
+    app.command("demo")(demo)
+    app.command("version")(version)
+    app.add_typer(admin_commands.tokens, name="tokens")
+    app.add_typer(admin_commands.nodes, name="nodes")
+    app.add_typer(admin_commands.keys, name="keys")
+    app.add_typer(admin_commands.models, name="models")
+    app.add_typer(admin_commands.usage, name="usage")
+    app.add_typer(admin_commands.audit, name="audit")
+    app.add_typer(config_commands.config, name="config")
+    app.add_typer(desk_commands.desk, name="desk")
+    return app
+
+
+def up(
+    home: HomeOption = None,
+    config: ConfigOption = None,
+    listen: Annotated[str, typer.Option(help="Address for HTTPS and the bus, so that machines can join")] = "",
+    node: Annotated[bool, typer.Option(help="Serve on this machine too")] = True,
+    engine: Annotated[str, typer.Option(help="embedded, echo, or the URL of a running engine")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run everything on this machine: bus, gateway, controller, and a node with a small model."""
+    from panal.cli.model_cache import ensure_model
+    from panal.cli.up import Up, UpOptions
+
+    environment = dict(os.environ)
+    if listen:
+        environment["PANAL_GATEWAY__LISTEN"] = listen
+    if engine:
+        environment["PANAL_NODE__ENGINE"] = engine
+    found = home_of(home, environment)
+    settings = found.settings(config, environment)
+    console = Console()
+    if node and settings.node.engine == "embedded":
+        ensure_model(environment, console)
+    options = UpOptions(config=config, node=node, as_json=as_json)
+    asyncio.run(Up(found, settings, options, environment, console).run())
+
+
+def gateway(
+    home: HomeOption = None,
+    config: ConfigOption = None,
+    watch_parent: Annotated[bool, typer.Option("--watch-parent")] = False,
+) -> None:
+    """The gateway with the controller, as 'up' starts it."""
+    from panal.cli.gateway_program import run
+
+    found = home_of(home, os.environ)
+    run(found, found.settings(config, os.environ), watch_parent=watch_parent)
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="Gateway, such as https://gpu.example.com:7443")],
+    token: Annotated[str, typer.Option(help="Join token from 'panal tokens create'")],
+    home: HomeOption = None,
+    engine: Annotated[str, typer.Option(help="embedded or echo")] = "",
+    engine_url: Annotated[str, typer.Option(help="OpenAI-compatible program that already runs")] = "",
+    model_digest: Annotated[str, typer.Option(help="Digest of its weights; without it no resume")] = "",
+    run: Annotated[bool, typer.Option(help="Go on as the node's agent")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Make this machine a node, and serve."""
+    from panal.core.clock import SystemClock
+    from panal.core.errors import SettingsError
+    from panal.node import joining
+    from panal.node.enrolled import load_enrolled, save_enrolled
+
+    folder = home_of(home, os.environ).agent
+    if load_enrolled(folder) is not None:
+        raise SettingsError(
+            f"This machine is a node already, in {folder}. 'panal agent' runs it; remove the folder to join anew."
+        )
+    enrolled = joining.join(url, token, joining.this_machine(), SystemClock(), os.urandom)
+    save_enrolled(folder, enrolled)
+    if as_json:
+        show_json({"node": enrolled.node, "name": enrolled.name, "class": enrolled.node_class})
+    else:
+        waits = "" if enrolled.credential else "; an admin must approve it: panal nodes approve " + enrolled.name
+        print(f"joined as {enrolled.name} ({enrolled.node}), a {enrolled.node_class}{waits}", flush=True)
+    if run:
+        arguments = ["agent", "--home", str(folder)]
+        for option, value in (("--engine", engine), ("--engine-url", engine_url), ("--model-digest", model_digest)):
+            arguments += [option, value] if value else []
+        # The agent is a program of its own, so that nothing of this command stays in its memory.
+        os.execv(sys.executable, [sys.executable, "-m", "panal", *arguments])
+
+
+def agent() -> None:
+    """Never reached: panal.cli.main gives 'agent' to the agent's own program."""
+    raise AssertionError
+
+
+def chat(
+    words: Annotated[str, typer.Argument(help="What to say")],
+    model: Annotated[str, typer.Option(help="Model; the first one if not given")] = "",
+    max_tokens: Annotated[int, typer.Option(help="Longest answer in tokens")] = 512,
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a model and see the answer come, and which node speaks."""
+    from panal.cli.chat import Listener, first_model
+    from panal.cli.chat import chat as ask
+
+    api = api_of(home, url)
+    body = {
+        "model": model or first_model(api),
+        "messages": [{"role": "user", "content": words}],
+        "max_tokens": max_tokens,
+    }
+    console = Console(highlight=False, soft_wrap=True)
+
+    def on_text(text: str) -> None:
+        if not as_json:
+            console.print(text, end="", markup=False)
+
+    def on_node(name: str, attempt: int) -> None:
+        if not as_json:
+            console.print(f"[dim]{'' if attempt == 1 else chr(10)}\\[{name}][/] ", end="")
+
+    told = ask(api, body, Listener(on_text, on_node))
+    if as_json:
+        show_json({"text": told.text, "nodes": told.nodes, "finish": told.finish, "usage": told.usage})
+    else:
+        console.print()
+
+
+def status(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """What runs, and what it is doing."""
+    api = api_of(home, url)
+    fleet = api.get("/api/v1/fleet")
+    if as_json:
+        show_json(fleet)
+        return
+    working = [node for node in fleet["nodes"] if node["liveness"] == "live"]
+    print(f"gateway   {api.url}")
+    print(f"models    {', '.join(fleet['models']) or 'none yet'}")
+    print(f"nodes     {len(working)} of {len(fleet['nodes'])} heard")
+    for node in fleet["nodes"]:
+        reason = f" ({node['reason']})" if node["reason"] else ""
+        print(f"  {node['name']:<20} {node['node_class']:<12} {node['liveness']:<6} {node['state']}{reason}")
+        for replica in node["replicas"]:
+            health = "" if replica["healthy"] else "  not healthy"
+            print(
+                f"    {replica['model']} on {replica['engine']}: "
+                f"{replica['running']} of {replica['slots']} running{health}"
+            )
+
+
+def demo(
+    what: Annotated[str, typer.Argument(help="failover")] = "failover",
+    as_json: JsonOption = False,
+) -> None:
+    """See it work: 'panal demo failover' kills a node in the middle of an answer."""
+    from panal.cli.demo import failover
+    from panal.core.errors import BadRequest
+
+    if what != "failover":
+        raise BadRequest("There is one demo: panal demo failover")
+    asyncio.run(failover(as_json=as_json))
+
+
+def version(as_json: JsonOption = False) -> None:
+    """The version of panal."""
+    if as_json:
+        show_json({"version": __version__})
+    else:
+        print(__version__)

@@ -1,0 +1,293 @@
+"""The gateway process, wired by hand: store, identity, bus, path, HTTP - and the controller beside it.
+
+Started by ``panal up`` (or by a service) as ``panal gateway --home HOME``. It prints one JSON object a
+line on its output: ``first_keys`` once in an installation's life, ``ready`` when it takes requests.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from panal.bus.authority_file import authority_path, create_or_load_authority
+from panal.bus.connector import Servers
+from panal.bus.issuer import NatsIssuer
+from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
+from panal.bus.nkeys import verify
+from panal.cli.addresses import Addresses, addresses_of
+from panal.cli.home import AdminAccess, Home
+from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.controller.controller import Controller
+from panal.core.clock import SystemClock
+from panal.core.errors import PanalError
+from panal.core.ids import IdSource
+from panal.core.requests import InferenceRequest
+from panal.core.settings import Settings
+from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.fleet import Fleet
+from panal.dispatch.placement import Placement
+from panal.dispatch.watch import HedgeBudget, Watch
+from panal.gateway.admin_routes import admin_endpoints
+from panal.gateway.app import App
+from panal.gateway.endpoints import build
+from panal.gateway.gateway import Gateway
+from panal.gateway.http_protocol import HttpLimits
+from panal.gateway.inference import Inference
+from panal.gateway.listener import Listener
+from panal.gateway.observer import RequestObserver
+from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.identity.certificates import CertificateFiles, create_or_load_ca, server_certificate
+from panal.identity.enrolment import Enrolment
+from panal.identity.key_directory import KeyDirectory
+from panal.identity.seams import Advertised
+from panal.management import Management, Means, bootstrap
+from panal.policy.residency import node_may_see
+from panal.scheduling.replicas import ReplicaView
+from panal.store import open_store
+from panal.store.usage_spool import UsageSpool
+from panal.telemetry.logs import configure
+from panal.telemetry.metrics import GatewayMetrics
+
+STOP_GRACE_S = 5.0
+
+
+def run(home: Home, settings: Settings, *, watch_parent: bool) -> None:
+    """Run until a signal, or until the parent is gone. Raises SettingsError, StoreError, BusError."""
+    configure(
+        program="gateway",
+        level=settings.log.level,
+        file=home.logs / "gateway.log",
+        file_bytes_max=settings.log.file_bytes_max,
+        keep=settings.log.keep,
+    )
+    if watch_parent:
+        die_with_parent()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        try:
+            runner.run(_serve(home, settings, watch_parent=watch_parent))
+        except PanalError as error:
+            say("failed", message=error.message)
+            raise
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it exists."""
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+async def _serve(home: Home, settings: Settings, *, watch_parent: bool) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    async with AsyncExitStack() as stack:
+        program = await GatewayProgram.build(home, settings, stack)
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(task) for task in program.background()]
+            if watch_parent:
+                background.append(group.create_task(until_parent_is_gone(stopped)))
+            await program.listen()
+            say("ready", url=program.addresses.http_url, secure_url=program.addresses.https_url)
+            await stopped.wait()
+            await program.stop()
+            for task in background:
+                task.cancel()
+
+
+def say(event: str, **values: Any) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode({"event": event, **values}) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class GatewayProgram:
+    """All parts of a gateway process, and the order in which they start and stop."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        controller: Controller,
+        spool: UsageSpool,
+        listeners: list[Listener],
+        addresses: Addresses,
+    ) -> None:
+        self.gateway = gateway
+        self.addresses = addresses
+        self._controller = controller
+        self._spool = spool
+        self._listeners = listeners
+
+    @classmethod
+    async def build(cls, home: Home, settings: Settings, stack: AsyncExitStack) -> "GatewayProgram":
+        """Open everything that can fail before the first request. What is opened is closed by ``stack``."""
+        clock = SystemClock()
+        ids = IdSource(clock, os.urandom)
+        addresses = addresses_of(settings)
+        ca = create_or_load_ca(home.path, clock)
+        files, _anew = server_certificate(home.path, "gateway", ca, addresses.names, clock)
+        authority_file = authority_path(home.path)
+        authority = create_or_load_authority(authority_file, clock, os.urandom)
+        servers = Servers.at([addresses.local_bus_url], ca.pem)
+
+        store = await open_store(home.store_url(settings))
+        stack.push_async_callback(store.close)
+        pepper = home.pepper(os.urandom)
+        first = await bootstrap(
+            store,
+            ids=ids,
+            clock=clock,
+            entropy=os.urandom,
+            pepper=pepper,
+            keep=lambda keys: home.save_admin_access(AdminAccess(addresses.http_url, keys.admin_secret)),
+        )
+        if first is not None:
+            say("first_keys", user=first.user_secret)
+        spool = UsageSpool(home.spool)
+        spool.open()
+        stack.callback(spool.close)
+
+        controller_bus = NatsControllerBus(servers, authority, entropy=os.urandom, randomness=random.random)
+        issuer = NatsIssuer(authority, authority_file, servers, clock, randomness=random.random)
+        controller = Controller(controller_bus, store, issuer, clock, ids, settings.node.credential_s)
+        await controller.refresh()
+        await controller_bus.start(controller)
+        stack.push_async_callback(controller_bus.close)
+
+        def notify() -> None:
+            controller.hurry()
+            controller_bus.fleet_changed()
+
+        bus = NatsGatewayBus(ids.gateway(), servers, authority, entropy=os.urandom, randomness=random.random)
+        directory = KeyDirectory(store, pepper, clock)
+        registry = CollectorRegistry()
+        gateway = _gateway(bus, store, directory, spool, settings, clock, registry)
+        await gateway.start()
+        stack.push_async_callback(bus.close)
+        enrolment = Enrolment(
+            store,
+            issuer,
+            verify,
+            lambda: Advertised(addresses.advertised_bus_urls, ca.pem),
+            ids=ids,
+            clock=clock,
+            notify=notify,
+        )
+        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, notify)
+        endpoints = [
+            *client_endpoints(gateway, registry),
+            *join_endpoints(enrolment, ca.pem),
+            *admin_endpoints(Management(means), gateway),
+        ]
+        inference = Inference(gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max)
+        app = App(inference, build(endpoints, directory, ids))
+        return cls(gateway, controller, spool, _listeners(app, settings, addresses, files), addresses)
+
+    def background(self) -> list[Any]:
+        """What runs beside the listeners."""
+        return [self.gateway.run(), self._controller.run(), self._spool.run(self.gateway.store)]
+
+    async def listen(self) -> None:
+        """Take requests from now on. Raises SettingsError for a port in use."""
+        for listener in self._listeners:
+            await listener.start()
+
+    async def stop(self) -> None:
+        """Take no more requests, let the running ones end, write what waits."""
+        for listener in self._listeners:
+            await listener.stop(STOP_GRACE_S)
+        await self._spool.drain(self.gateway.store)
+        await self.gateway.directory.note_use()
+
+
+def _gateway(
+    bus: NatsGatewayBus,
+    store: Any,
+    directory: KeyDirectory,
+    spool: UsageSpool,
+    settings: Settings,
+    clock: SystemClock,
+    registry: CollectorRegistry,
+) -> Gateway:
+    """The path and what watches it."""
+    limits = Limits(settings.gateway.first_token_s_max, settings.gateway.between_tokens_s_max)
+    queued = _Number()
+    hedges = HedgeBudget()
+    fleet = Fleet(clock)
+    placement = Placement(
+        fleet,
+        clock,
+        random.randrange,
+        queue_length_max=settings.gateway.queue_length_max,
+        queue_wait_s_max=settings.gateway.queue_wait_s_max,
+        on_queue=queued.set,
+    )
+    fleet.on_change = placement.wake
+    metrics_of: list[GatewayMetrics] = []
+    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came)
+    metrics_of.append(
+        GatewayMetrics(
+            registry,
+            in_flight=lambda: observer.in_flight,
+            queued=lambda: queued.value,
+            streams=lambda: observer.streams,
+        )
+    )
+    dispatcher = Dispatcher(bus, placement, clock, observer, limits, _allowed)
+    watch = Watch(dispatcher, fleet, clock, limits, hedges)
+    return Gateway(
+        bus, store, directory, fleet, placement, dispatcher, watch, metrics_of[0], clock, asyncio.Event()
+    )
+
+
+class _Number:
+    """A number that one part sets and another reads."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def set(self, value: int) -> None:
+        self.value = value
+
+
+def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
+    return node_may_see(
+        request.data_class,
+        request.residency,
+        node_data_class=replica.data_class,
+        node_country=replica.country,
+    )
+
+
+def _listeners(app: App, settings: Settings, addresses: Addresses, files: CertificateFiles) -> list[Listener]:
+    """Plain HTTP on loopback, HTTPS where machines join."""
+    gateway = settings.gateway
+    limits = HttpLimits(
+        header_s_max=gateway.header_s_max,
+        body_gap_s_max=gateway.body_gap_s_max,
+        keep_alive_s_max=gateway.keep_alive_s_max,
+        header_bytes_max=gateway.header_bytes_max,
+        headers_max=gateway.headers_max,
+        body_bytes_max=gateway.body_bytes_max,
+    )
+    return [
+        Listener(app, gateway.http_host, gateway.http_port, limits),
+        Listener(app, addresses.listen_host, gateway.https_port, limits, _server_tls(files)),
+    ]
+
+
+def _server_tls(files: CertificateFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.certificate, files.key)
+    return context

@@ -1,0 +1,53 @@
+"""What commands print: tables for people, JSON for programs."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def show_rows(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, empty: str
+) -> None:
+    """A table of the named fields, or all of every row as JSON."""
+    rows = list(rows)
+    if as_json:
+        show_json(rows)
+        return
+    if not rows:
+        print(empty)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.replace("_", " "))
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console(soft_wrap=True).print(table)
+
+
+def show_fields(row: Mapping[str, Any], *, as_json: bool) -> None:
+    """One thing, a field a line."""
+    if as_json:
+        show_json(row)
+        return
+    width = max(len(name) for name in row)
+    for name, value in row.items():
+        print(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return str(value)

@@ -1,0 +1,280 @@
+"""``panal up``: a whole installation on one machine, through the same programs as a large one.
+
+Order: model in the cache, bus, gateway with controller, a join by the way of every machine, agent.
+The other way round at the end. Everything that takes more than a moment is said on the screen.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from panal.bus.authority_file import authority_path, create_or_load_authority
+from panal.bus.nats_config import NatsServerSettings, TlsFiles
+from panal.bus.nats_server import NatsServer
+from panal.cli.addresses import Addresses, addresses_of
+from panal.cli.api_client import Api, ApiRefused
+from panal.cli.children import Child, Restarts
+from panal.cli.home import Home
+from panal.core.clock import SystemClock
+from panal.core.errors import BusError, SettingsError
+from panal.core.settings import Settings
+from panal.identity.certificates import create_or_load_ca, server_certificate
+from panal.node.enrolled import load_enrolled, save_enrolled
+from panal.node.joining import join, this_machine
+from panal.store.folder_lock import FolderLock
+
+AGENT_STOP_S = 15.0
+GATEWAY_STOP_S = 15.0
+READY_S_MAX = 120.0
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """What ``panal up`` was told beside its settings. ``node`` False: gateway and bus only."""
+
+    config: Path | None = None
+    node: bool = True
+    engine_arguments: tuple[str, ...] = ()
+    as_json: bool = False
+
+
+class Up:
+    """The supervisor of one installation's programs."""
+
+    def __init__(
+        self,
+        home: Home,
+        settings: Settings,
+        options: UpOptions,
+        environment: Mapping[str, str],
+        console: Console,
+    ) -> None:
+        self._home = home
+        self._settings = settings
+        self._options = options
+        self._environment = environment
+        self._console = console
+        self._clock = SystemClock()
+        self._addresses: Addresses = addresses_of(settings)
+        self._stopped = asyncio.Event()
+        self._first_key = ""
+
+    async def run(self) -> None:
+        """Start everything, say so, and run until a signal. Raises SettingsError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopped.set)
+        begun_s = time.monotonic()
+        self._home.make()
+        lock = FolderLock(self._home.path)
+        try:
+            lock.take()
+        except SettingsError as error:
+            raise SettingsError(
+                f"panal already runs in {self._home.path}. Stop it first, or give another --home."
+            ) from error
+        async with AsyncExitStack() as stack:
+            stack.callback(lock.release)
+            parts = await self._start(stack)
+            self._say_ready(time.monotonic() - begun_s)
+            await self._supervise(parts)
+            with self._console.status("stopping ..."):
+                await stack.aclose()
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def _start(self, stack: AsyncExitStack) -> list["Part"]:
+        with self._console.status("starting the bus ...") as status:
+            bus = await self._start_bus()
+            stack.push_async_callback(bus.stop)
+            status.update("starting the gateway ...")
+            gateway = self._child("gateway", ["gateway", "--watch-parent", *self._common()])
+            stack.push_async_callback(gateway.stop, GATEWAY_STOP_S)
+            await gateway.start()
+            said = await self._or_stopped(gateway.until("ready"))
+            self._first_key = said.get("first_keys", {}).get("user", "")
+            parts = [Part(bus, bus.start), Part(gateway, lambda: self._again(gateway))]
+            if self._options.node:
+                status.update("joining this machine ...")
+                await asyncio.to_thread(self._join)
+                status.update("starting the engine ...")
+                agent = self._child(
+                    "agent",
+                    [
+                        "agent",
+                        "--watch-parent",
+                        "--home",
+                        str(self._home.agent),
+                        *self._config(),
+                        *self._options.engine_arguments,
+                    ],
+                )
+                stack.push_async_callback(agent.stop, AGENT_STOP_S)
+                await agent.start()
+                await self._or_stopped(agent.until("running"))
+                await self._or_stopped(self._until_ready())
+                parts.append(Part(agent, lambda: self._again(agent)))
+        return parts
+
+    async def _start_bus(self) -> NatsServer:
+        home, addresses = self._home.path, self._addresses
+        ca = create_or_load_ca(home, self._clock)
+        files, _anew = server_certificate(home, "bus", ca, addresses.names, self._clock)
+        authority = create_or_load_authority(authority_path(home), self._clock, os.urandom)
+        given = self._settings.bus.nats_server
+        server = NatsServer(
+            NatsServerSettings(
+                home=home,
+                host=addresses.listen_host,
+                port=self._settings.bus.nats_port,
+                tls=TlsFiles(files.certificate, files.key, files.ca),
+                binary=Path(given) if given else None,
+            ),
+            authority,
+        )
+        await server.start()
+        return server
+
+    def _join(self) -> None:
+        """Make this machine a node, once. It is dedicated: who starts 'up' wants it to serve."""
+        if load_enrolled(self._home.agent) is not None:
+            return
+        access = self._home.admin_access()
+        if access is None:
+            raise SettingsError(f"{self._home.admin_file} is missing, so this machine cannot join by itself.")
+        api = Api(self._addresses.http_url, access.key)
+        made = api.post(
+            "/api/v1/tokens", {"node_class": "dedicated", "data_class": "restricted", "life_s": 600}
+        )
+        enrolled = join(self._addresses.https_url, made["token"], this_machine(), self._clock, os.urandom)
+        save_enrolled(self._home.agent, enrolled)
+
+    async def _until_ready(self) -> None:
+        """Raises SettingsError when no model is served in time."""
+        api = Api(self._addresses.http_url, "")
+        try:
+            async with asyncio.timeout(READY_S_MAX):
+                while True:
+                    try:
+                        await asyncio.to_thread(api.get, "/ready")
+                    except (ApiRefused, BusError):
+                        await asyncio.sleep(0.1)
+                    else:
+                        return
+        except TimeoutError:
+            raise SettingsError(
+                f"The engine did not become ready within {READY_S_MAX:.0f} s; see {self._home.agent / 'logs'}."
+            ) from None
+
+    async def _or_stopped(self, work: Any) -> Any:
+        """What ``work`` gives, unless somebody ends the start before. Raises SettingsError then."""
+        working = asyncio.ensure_future(work)  # noqa: TID251 - awaited right here
+        stopping = asyncio.ensure_future(self._stopped.wait())  # noqa: TID251
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise SettingsError("Stopped before it was ready.")
+            return working.result()
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+    # --- while it runs ----------------------------------------------------------------------------
+
+    async def _supervise(self, parts: list["Part"]) -> None:
+        """Bring back what ends by itself, a few times; until a signal."""
+        async with asyncio.TaskGroup() as group:
+            keepers = [group.create_task(self._keep(part)) for part in parts]
+            await self._stopped.wait()
+            for keeper in keepers:
+                keeper.cancel()
+
+    async def _keep(self, part: "Part") -> None:
+        restarts = Restarts()
+        while True:
+            status = await part.program.wait()
+            pause_s = restarts.next_pause_s(self._clock.monotonic_seconds())
+            if pause_s is None:
+                self._console.print(f"[red]{part.name} ends again and again (status {status}); stopping.[/]")
+                self._stopped.set()
+                return
+            self._console.print(f"{part.name} ended (status {status}); starting it again")
+            await asyncio.sleep(pause_s)
+            await part.start()
+
+    async def _again(self, child: Child) -> None:
+        await child.start()
+        await child.until("ready" if child.name == "gateway" else "running")
+
+    # --- words ------------------------------------------------------------------------------------
+
+    def _child(self, name: str, arguments: list[str]) -> Child:
+        return Child(name, arguments, self._environment)
+
+    def _common(self) -> list[str]:
+        return ["--home", str(self._home.path), *self._config()]
+
+    def _config(self) -> list[str]:
+        file = self._options.config or self._home.settings_file
+        return ["--config", str(file)] if file.exists() else []
+
+    def _say_ready(self, seconds: float) -> None:
+        url = self._addresses.http_url
+        models = self._models()
+        if self._options.as_json:
+            self._console.print_json(
+                data={
+                    "endpoint": f"{url}/v1",
+                    "secure_endpoint": f"{self._addresses.https_url}/v1",
+                    "models": models,
+                    "api_key": self._first_key or None,
+                    "ready_s": round(seconds, 2),
+                }
+            )
+            return
+        key = self._first_key or "$PANAL_API_KEY"
+        model = models[0] if models else "MODEL"
+        lines = [
+            "",
+            f"panal is ready ({seconds:.1f} s)",
+            "",
+            f"  endpoint   {url}/v1",
+            f"  models     {', '.join(models) or 'none yet'}",
+        ]
+        if self._first_key:
+            lines.append(f"  API key    {self._first_key}   (shown once; 'panal keys create' makes more)")
+        lines += [
+            f"  home       {self._home.path}",
+            "",
+            f'  curl {url}/v1/chat/completions -H "Authorization: Bearer {key}" \\',
+            '    -H "Content-Type: application/json" \\',
+            f'    -d \'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}\'',
+            "",
+            "  Ctrl-C stops everything in order.",
+        ]
+        self._console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+
+    def _models(self) -> list[str]:
+        access = self._home.admin_access()
+        if access is None:
+            return []
+        listing = Api(self._addresses.http_url, access.key).get("/v1/models")
+        return [model["id"] for model in listing["data"]]
+
+
+class Part:
+    """A program that is to be kept running."""
+
+    def __init__(self, program: Any, start: Any) -> None:
+        self.program = program
+        self.start = start
+        self.name = getattr(program, "name", "bus")

@@ -1,0 +1,381 @@
+"""The path of one request, with nodes that do exactly what the test says."""
+
+import asyncio
+
+import pytest
+
+from panal.core.errors import (
+    AnswerCut,
+    ClientGone,
+    EngineFailed,
+    EngineRefused,
+    ModelNotFound,
+    ModelResting,
+    NodeError,
+    NotAllowed,
+    QueueFull,
+)
+from panal.core.nodes import Membership
+from panal.dispatch.dispatcher import Limits
+from panal.ledger.values import AttemptOutcome, Outcome
+from panal.protocol.messages import Event, WireError
+from tests.support.path import Path, text_event
+
+
+async def test_relays_an_answer_and_holds_its_last_bytes_back() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    node.tell(run, "one ")
+    node.tell(run, "two")
+    node.finish(run)
+    assert await task == b"[end]"
+    assert sink.data == b"one two"
+    finished = path.books.finished[0]
+    assert finished.outcome is Outcome.COMPLETE
+    assert (finished.shown.prompt_tokens, finished.shown.completion_tokens) == (5, 3)
+    assert path.placement._fleet.candidates("m")[0][1].running == 0
+
+
+async def test_a_node_that_fails_before_the_first_byte_costs_the_client_nothing() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.send(run, Event(error=WireError(kind="failed", message="crash")))
+    second, again = await path.runner()
+    assert second is not first
+    assert again.attempt == "req_1.2"
+    assert again.emitted is None
+    second.tell(again, "all")
+    second.finish(again)
+    await task
+    assert sink.data == b"all"
+    assert [log.outcome for log in path.books.finished[0].attempts] == [
+        AttemptOutcome.FAILED,
+        AttemptOutcome.COMPLETE,
+    ]
+
+
+async def test_a_broken_answer_goes_on_elsewhere_from_its_last_token() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.send(run, Event(data=b"R", role=True))
+    first.tell(run, "one ")
+    first.tell(run, "two ")
+    first.send(run, Event(leaving=True))
+    second, again = await path.runner()
+    assert again.emitted is not None
+    assert again.emitted.text == "one two "
+    assert again.emitted.token_ids == list(b"one two ")
+    assert again.emitted.role_sent
+    assert (again.response_id, again.created_utc_s) == (run.response_id, run.created_utc_s)
+    first.tell(run, "late frames of the old node are dropped")
+    second.tell(again, "three")
+    second.finish(again)
+    await task
+    assert sink.data == b"Rone two three"
+    assert [cancel.attempt for cancel in first.cancels] == [run.attempt]
+    assert path.books.finished[0].attempts[0].outcome is AttemptOutcome.HANDED_OVER
+    assert path.books.finished[0].attempts[0].tokens == 2
+
+
+async def test_a_missing_frame_is_a_fault_and_never_ignored() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    first.send(run, text_event("c"), skip=1)
+    second, again = await path.runner()
+    assert again.emitted is not None and again.emitted.text == "a"
+    second.tell(again, "b")
+    second.finish(again)
+    await task
+    assert sink.data == b"ab"
+    assert path.books.finished[0].attempts[0].outcome is AttemptOutcome.LOST
+
+
+async def test_p01_a_cut_answer_without_another_replica_is_an_error_and_not_an_end() -> None:
+    path = await Path(limits=Limits(recovery_s_max=0.01)).start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    for text in ("a", "b", "c"):
+        node.tell(run, text)
+    node.send(run, Event(error=WireError(kind="failed", message="the engine closed the connection")))
+    with pytest.raises(AnswerCut):
+        await task
+    assert sink.data == b"abc"
+    assert path.books.finished[0].outcome is Outcome.CUT
+
+
+async def test_what_cannot_be_resumed_ends_with_an_explicit_error() -> None:
+    path = await Path().start(2)
+    task, _sink = path.begin(resumable=False)
+    node, run = await path.runner()
+    node.tell(run, "a")
+    node.send(run, Event(error=WireError(kind="failed", message="crash")))
+    with pytest.raises(AnswerCut, match="could not be continued"):
+        await task
+
+
+async def test_frames_of_a_node_that_was_not_assigned_do_not_count() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    other = next(each for each in path.nodes if each is not node)
+    other.tell(run, "forged")
+    await path.settled()
+    node.tell(run, "true")
+    node.finish(run)
+    await task
+    assert sink.data == b"true"
+
+
+async def test_p25_the_clients_own_mistake_is_passed_on_and_retried_nowhere() -> None:
+    path = await Path().start(2)
+    for status in (400, 401, 404, 413, 422, 429):
+        task, _sink = path.begin()
+        node, run = await path.runner()
+        error = WireError(kind="caller", message="too long", status=status, body=b'{"error":{}}')
+        node.send(run, Event(error=error))
+        with pytest.raises(EngineRefused) as refused:
+            await task
+        assert (refused.value.status, refused.value.body) == (status, b'{"error":{}}')
+    task, _sink = path.begin()
+    node, run = await path.runner()
+    assert run.attempt.endswith(".1")
+    node.finish(run)
+    await task
+
+
+async def test_a_refusal_of_a_node_sends_the_request_elsewhere_and_costs_no_attempt() -> None:
+    path = await Path().start(2)
+    task, _sink = path.begin()
+    first, run = await path.runner()
+    first.send(run, Event(error=WireError(kind="refused", message="in use by its owner")))
+    second, again = await path.runner()
+    assert second is not first
+    second.finish(again)
+    await task
+    assert path.books.finished[0].attempts[0].outcome is AttemptOutcome.REFUSED
+
+
+async def test_p06_a_client_that_leaves_the_queue_never_reaches_an_engine() -> None:
+    path = await Path().start(1)
+    path.nodes[0].beat(slots=1)
+    await path.settled()
+    busy, _ = path.begin()
+    node, run = await path.runner()
+    waiting, sink = path.begin()
+    await path.settled()
+    assert path.queue_lengths[-1] == 1
+    sink.leave()
+    with pytest.raises(ClientGone):
+        await waiting
+    assert path.queue_lengths[-1] == 0
+    node.finish(run)
+    await busy
+    assert node.runs.empty()
+
+
+async def test_p05_a_client_that_leaves_cancels_its_attempt() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    node.tell(run, "a")
+    await path.settled()
+    sink.leave()
+    with pytest.raises(ClientGone):
+        await task
+    await path.settled()
+    assert [cancel.attempt for cancel in node.cancels] == [run.attempt]
+    assert path.books.finished[0].outcome is Outcome.CLIENT_GONE
+    assert path.dispatcher.running == {}
+
+
+async def test_p13_a_resting_model_is_not_an_unknown_one() -> None:
+    path = await Path().start(1)
+    path.fleet.set_models(["m", "resting"])
+    for model, error in (("never", ModelNotFound), ("resting", ModelResting)):
+        task, _sink = path.begin(model=model)
+        with pytest.raises(error):
+            await task
+    path.clock.advance(2.0)
+    task, _sink = path.begin()
+    with pytest.raises(ModelResting) as resting:
+        await task
+    assert resting.value.retry_after_s
+
+
+async def test_data_goes_to_no_node_that_may_not_see_it() -> None:
+    path = await Path().start(2)
+    path.allowed = lambda request, replica: False
+    task, _sink = path.begin()
+    with pytest.raises(NotAllowed):
+        await task
+    assert all(node.runs.empty() for node in path.nodes)
+
+
+async def test_a_full_queue_answers_at_once() -> None:
+    path = await Path(queue_length_max=1).start(1)
+    path.nodes[0].beat(slots=1)
+    await path.settled()
+    running, _ = path.begin()
+    await path.runner()
+    waiting, _ = path.begin()
+    await path.settled()
+    refused, _ = path.begin()
+    with pytest.raises(QueueFull):
+        await refused
+    for task in (running, waiting):
+        task.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)
+    assert path.queue_lengths[-1] == 0
+    assert len(path.books.finished) == 3
+
+
+async def test_a_cordoned_node_gets_no_new_work_but_ends_its_answer() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    path.fleet.set_facts([path.facts(node, membership=Membership.CORDONED)])
+    other, _ = path.begin()
+    with pytest.raises(ModelResting):
+        await other
+    node.tell(run, "goes on")
+    node.finish(run)
+    await task
+    assert sink.data == b"goes on"
+
+
+async def test_at_most_three_attempts() -> None:
+    path = await Path().start(5)
+    task, _sink = path.begin()
+    for number in range(3):
+        node, run = await path.runner()
+        assert run.attempt == f"req_1.{number + 1}"
+        node.send(run, Event(error=WireError(kind="failed", message="crash")))
+    with pytest.raises(EngineFailed):
+        await task
+    assert all(node.runs.empty() for node in path.nodes)
+
+
+async def test_p21_a_silent_node_is_left_when_it_is_not_heard_of_any_more() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    await path.settled()
+    second = next(node for node in path.nodes if node is not first)
+    for _ in range(12):
+        path.clock.advance(0.25)
+        second.beat()
+        await path.settled()
+        path.watch.look()
+    again = await second.run()
+    second.tell(again, "b")
+    second.finish(again)
+    await task
+    assert sink.data == b"ab"
+    first.beat()
+    first.tell(run, "late")
+    await path.settled()
+    assert sink.data == b"ab"
+
+
+async def test_a_slow_but_living_node_is_not_given_up() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    node.tell(run, "a")
+    for _ in range(60):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    node.tell(run, "b")
+    node.finish(run)
+    await task
+    assert sink.data.replace(b": waiting\n", b"") == b"ab"
+
+
+async def test_p03_silence_is_filled_with_comments_that_are_no_events() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    for _ in range(45):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    assert sink.data == b": waiting\n"
+    node.tell(run, "a")
+    node.finish(run)
+    await task
+
+
+async def test_p18_a_node_that_never_answers_is_left_at_the_limit() -> None:
+    path = await Path(limits=Limits(first_token_s_max=5.0, recovery_s_max=0.01)).start(2)
+    task, _sink = path.begin()
+    first, _run = await path.runner()
+    for _ in range(26):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    second, again = await path.runner()
+    assert second is not first
+    for _ in range(26):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    with pytest.raises(NodeError, match="first_token") as timeout:
+        await task
+    assert timeout.value.code == "timeout"
+
+
+async def test_acknowledges_only_what_the_client_has_taken() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    piece = "x" * 70_000
+    node.tell(run, piece)
+    await path.settled()
+    assert [ack.data_bytes for ack in node.acknowledged] == [70_000]
+    sink.full = True
+    node.tell(run, piece)
+    await path.settled()
+    assert len(node.acknowledged) == 1
+    sink.full = False
+    assert sink.on_drained is not None
+    sink.on_drained()
+    await path.settled()
+    assert node.acknowledged[-1].data_bytes == 140_000
+    node.finish(run)
+    await task
+
+
+async def test_a_large_body_travels_in_parts() -> None:
+    path = await Path().start(1)
+    body = b"x" * 600_000
+    task, _sink = path.begin(body=body)
+    node, run = await path.runner()
+    await path.settled()
+    assert run.parts == 3
+    assert run.body + b"".join(part.body for part in node.parts) == body
+    node.finish(run)
+    await task
+
+
+async def test_a_gateway_that_stops_cancels_what_runs_and_still_keeps_the_books() -> None:
+    path = await Path().start(1)
+    task, _sink = path.begin()
+    node, run = await path.runner()
+    await path.settled()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await path.settled()
+    assert [cancel.attempt for cancel in node.cancels] == [run.attempt]
+    assert len(path.books.finished) == 1

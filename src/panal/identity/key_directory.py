@@ -103,8 +103,13 @@ class KeyDirectory:
         """Writes when keys were last used: from ``refresh`` each minute, and once before a program ends."""
         self._use_noted_at = self._clock.monotonic_seconds()
         used, self._used = self._used, {}
-        if used:
+        if not used:
+            return
+        try:
             await self._source.note_key_use({key: round(when * 1_000_000) for key, when in used.items()})
+        except StoreError:
+            self._used = used | self._used
+            raise
 
     @property
     def known_keys(self) -> int:

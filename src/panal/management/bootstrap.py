@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from panal.core.clock import Clock
+from panal.core.errors import SettingsError
 from panal.core.ids import DEFAULT_PROJECT, DEFAULT_TENANT, ApiKeyId, IdSource
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal, Role
@@ -34,7 +35,8 @@ async def bootstrap(
 
     ``keep`` puts the secrets where they survive, before the database holds their hashes: a kill in
     between leaves keys that do not work, and the next start makes others. If it raises, nothing is made.
-    None at every later start, also when several programs start at once. Raises StoreError.
+    None at every later start, also when several programs start at once. Raises StoreError, and
+    SettingsError where ``keep`` raised OSError.
     """
     async with store.reading() as tx:
         if await tx.revisions.current("bootstrap") > 0:
@@ -66,7 +68,10 @@ async def bootstrap(
                 details={"role": role.value, "first_start": True},
             )
         keys = FirstKeys(user_secret=secrets[0], admin_secret=secrets[1])
-        keep(keys)
+        try:
+            keep(keys)
+        except OSError as error:
+            raise SettingsError(f"The first keys cannot be kept ({error.strerror}).") from error
     return keys
 
 

@@ -195,6 +195,11 @@ def text_of(data: bytes) -> str:
     parts = []
     for chunk in chunks_of(data):
         if chunk != "[DONE]":
-            for choice in chunk["choices"]:
-                parts.append(choice["delta"].get("content") or "" if "delta" in choice else choice["text"])
+            parts += [_text_of_choice(choice) for choice in chunk["choices"]]
     return "".join(parts)
+
+
+def _text_of_choice(choice: dict[str, Any]) -> str:
+    if "delta" in choice:
+        return choice["delta"].get("content") or ""
+    return choice["text"]

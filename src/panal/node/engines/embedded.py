@@ -1,0 +1,55 @@
+"""The embedded llama.cpp engine as a program of the agent."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from panal.core.requests import Route
+from panal.node.engines.engine import EngineFacts, Resume
+from panal.node.engines.llama_cpp import LlamaCppDialect
+from panal.node.engines.process import Program
+from panal.node.engines.program_engine import ProgramEngine
+
+START_S_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedOptions:
+    """``threads`` 0: one less than there are cores, since a busy core stops all of llama.cpp's threads."""
+
+    model: str
+    weights: Path
+    weights_sha256: str
+    slots: int = 4
+    context_tokens: int = 4096
+    threads: int = 0
+    exact: bool = False
+    nice: int = 0
+
+
+def embedded_engine(home: Path, options: EmbeddedOptions) -> ProgramEngine:
+    """The engine, not started."""
+    threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
+    command = [
+        sys.executable, "-m", "panal.node.engines.embedded_engine", "--home", str(home),
+        "--model", str(options.weights), "--name", options.model, "--threads", str(threads),
+        "--slots", str(options.slots), "--context-tokens", str(options.context_tokens),
+        "--nice", str(options.nice),
+    ]  # fmt: skip
+    routes = [Route.CHAT, Route.COMPLETIONS]
+    if options.exact:
+        command.append("--exact")
+    else:
+        routes.append(Route.EMBEDDINGS)
+    facts = EngineFacts(
+        kind="llama.cpp",
+        model=options.model,
+        twin=f"sha256-{options.weights_sha256[:40]}",
+        resume=Resume.TOKEN_IDS,
+        routes=tuple(routes),
+        context_tokens=options.context_tokens,
+        slots=options.slots,
+    )
+    program = Program(tuple(command), home / "engine.log", ready_s_max=START_S_MAX)
+    return ProgramEngine(program, LlamaCppDialect(), facts, options.model)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 from collections import deque
@@ -16,6 +17,7 @@ PENDING_BYTES_MAX = 8 * 1024 * 1024
 PING_INTERVAL_S = 20.0
 PINGS_MISSED_MAX = 2
 _PAUSE_AT_BYTES = 256 * 1024
+_TOGETHER_BYTES_MAX = 64 * 1024
 
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 
@@ -59,6 +61,9 @@ class NatsConnection(asyncio.Protocol):
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._pongs: deque[asyncio.Future[None] | None] = deque()
         self._congested = False
+        self._turn_open = False
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
         self._encrypted = False
         self._greeted = False
         self._pings_missed = 0
@@ -88,12 +93,23 @@ class NatsConnection(asyncio.Protocol):
         return self._transport is not None
 
     def send(self, data: bytes) -> None:
-        """Raises BusError when the connection has ended or too much is waiting to leave."""
+        """Raises BusError when the connection has ended or too much is waiting to leave.
+
+        The first of a turn of the event loop leaves at once, the others together at its end.
+        """
         transport = self._transport
         if transport is None:
             raise BusError("The connection to the bus is lost.")
-        if self._congested and transport.get_write_buffer_size() + len(data) > PENDING_BYTES_MAX:
+        if self._congested and self._waiting_bytes(transport) + len(data) > PENDING_BYTES_MAX:
             raise BusError("Too much is waiting to be sent to the bus.")
+        if self._turn_open:
+            self._rest.append(data)
+            self._rest_bytes += len(data)
+            if self._rest_bytes > _TOGETHER_BYTES_MAX:
+                self._write_rest()
+            return
+        self._turn_open = True
+        self._loop.call_soon(self._end_turn)
         transport.write(data)
 
     async def flush(self, timeout_s: float) -> None:
@@ -114,6 +130,7 @@ class NatsConnection(asyncio.Protocol):
         """Let go in order: what was sent still leaves."""
         self.handlers.clear()
         self.end_reason = self.end_reason or "closed"
+        self._write_rest()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
@@ -201,6 +218,19 @@ class NatsConnection(asyncio.Protocol):
     def on_handler_failed(self, error: Exception) -> None:
         self._loop.call_exception_handler({"message": "a handler of the bus failed", "exception": error})
 
+    def _waiting_bytes(self, transport: asyncio.Transport) -> int:
+        return transport.get_write_buffer_size() + self._rest_bytes
+
+    def _end_turn(self) -> None:
+        self._turn_open = False
+        self._write_rest()
+
+    def _write_rest(self) -> None:
+        if self._rest and self._transport is not None:
+            self._transport.write(b"".join(self._rest))
+        self._rest.clear()
+        self._rest_bytes = 0
+
     def _greet(self, nonce: str) -> None:
         if not nonce:
             # Such a server checks nobody, so that no subject would prove a key.
@@ -229,6 +259,7 @@ class NatsConnection(asyncio.Protocol):
             self.abort("the server does not answer")
             return
         self._pings_missed += 1
-        self._transport.write(b"PING\r\n")
-        self._pongs.append(None)
+        with contextlib.suppress(BusError):  # too much is waiting: then no answer is no surprise
+            self.send(b"PING\r\n")
+            self._pongs.append(None)
         self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._on_ping_due)

@@ -4,12 +4,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from panal.bus.authority_file import save_revocations
+from panal.bus.authority_file import reread_revocations, save_revocations
 from panal.bus.claims_update import push_claims
 from panal.bus.connector import Servers
 from panal.bus.credentials import Authority
 from panal.core.clock import Clock
 from panal.core.ids import NodeKey
+
+_PUSHES_MAX = 10
 
 
 class NatsIssuer:
@@ -42,10 +44,16 @@ class NatsIssuer:
         """
         self._authority.revoke(node_key, int(self._clock.utc_seconds()))
         save_revocations(self._file, self._authority)
-        await push_claims(
-            self._servers,
-            self._authority,
-            self._authority.account_jwt(),
-            entropy=self._entropy,
-            randomness=self._randomness,
-        )
+        for _ in range(_PUSHES_MAX):
+            pushed = self._authority.revocations
+            await push_claims(
+                self._servers,
+                self._authority,
+                self._authority.account_jwt(),
+                entropy=self._entropy,
+                randomness=self._randomness,
+            )
+            reread_revocations(self._file, self._authority)
+            if self._authority.revocations == pushed:
+                return
+            # Another program revoked meanwhile; our claims may have replaced its: push all of them.

@@ -29,7 +29,9 @@ def application() -> typer.Typer:
     )
     app.command("up")(up)
     app.command("join")(join)
-    app.command("agent", add_help_option=False, help="Run this machine's node (see panal agent --help)")(agent)
+    app.command("agent", add_help_option=False, help="Run this machine's node (see panal agent --help)")(
+        agent
+    )
     app.command("gateway", hidden=True)(gateway)
     app.command("chat")(chat)
     app.command("status")(status)
@@ -49,7 +51,9 @@ def application() -> typer.Typer:
 def up(
     home: HomeOption = None,
     config: ConfigOption = None,
-    listen: Annotated[str, typer.Option(help="Address for HTTPS and the bus, so that machines can join")] = "",
+    listen: Annotated[
+        str, typer.Option(help="Address for HTTPS and the bus, so that machines can join")
+    ] = "",
     node: Annotated[bool, typer.Option(help="Serve on this machine too")] = True,
     engine: Annotated[str, typer.Option(help="embedded, echo, or the URL of a running engine")] = "",
     as_json: JsonOption = False,
@@ -103,21 +107,28 @@ def join(
     folder = home_of(home, os.environ).agent
     if load_enrolled(folder) is not None:
         raise SettingsError(
-            f"This machine is a node already, in {folder}. 'panal agent' runs it; remove the folder to join anew."
+            f"This machine is a node already, in {folder}. 'panal agent' runs it; remove the folder to "
+            "join anew."
         )
     enrolled = joining.join(url, token, joining.this_machine(), SystemClock(), os.urandom)
     save_enrolled(folder, enrolled)
     if as_json:
         show_json({"node": enrolled.node, "name": enrolled.name, "class": enrolled.node_class})
     else:
-        waits = "" if enrolled.credential else "; an admin must approve it: panal nodes approve " + enrolled.name
+        waits = (
+            "" if enrolled.credential else "; an admin must approve it: panal nodes approve " + enrolled.name
+        )
         print(f"joined as {enrolled.name} ({enrolled.node}), a {enrolled.node_class}{waits}", flush=True)
     if run:
         arguments = ["agent", "--home", str(folder)]
-        for option, value in (("--engine", engine), ("--engine-url", engine_url), ("--model-digest", model_digest)):
+        for option, value in (
+            ("--engine", engine),
+            ("--engine-url", engine_url),
+            ("--model-digest", model_digest),
+        ):
             arguments += [option, value] if value else []
         # The agent is a program of its own, so that nothing of this command stays in its memory.
-        os.execv(sys.executable, [sys.executable, "-m", "panal", *arguments])
+        os.execv(sys.executable, [sys.executable, "-m", "panal", *arguments])  # noqa: S606
 
 
 def agent() -> None:

@@ -5,6 +5,7 @@ line on its output: ``first_keys`` once in an installation's life, ``ready`` whe
 """
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from panal.bus.issuer import NatsIssuer
 from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
 from panal.bus.nkeys import verify
 from panal.cli.addresses import Addresses, addresses_of
+from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.controller.controller import Controller
@@ -53,7 +55,7 @@ from panal.policy.residency import node_may_see
 from panal.scheduling.replicas import ReplicaView
 from panal.store import open_store
 from panal.store.usage_spool import UsageSpool
-from panal.telemetry.logs import configure
+from panal.telemetry.logs import configure, fields
 from panal.telemetry.metrics import GatewayMetrics
 
 STOP_GRACE_S = 5.0
@@ -73,8 +75,13 @@ def run(home: Home, settings: Settings, *, watch_parent: bool) -> None:
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
             runner.run(_serve(home, settings, watch_parent=watch_parent))
-        except PanalError as error:
+        except* PanalError as group:
+            error = first_of(group)
             say("failed", message=error.message)
+            raise error from None
+        except* Exception:
+            logging.getLogger("panal.gateway").exception("the gateway failed", extra=fields(action="failed"))
+            say("failed", message=f"The gateway failed unexpectedly; see {home.logs / 'gateway.log'}.")
             raise
 
 

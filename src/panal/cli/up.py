@@ -120,7 +120,7 @@ class Up:
                 stack.push_async_callback(agent.stop, AGENT_STOP_S)
                 await agent.start()
                 await self._or_stopped(agent.until("running"))
-                await self._or_stopped(self._until_ready())
+                await self._or_stopped(self._ready_or_failed(agent))
                 parts.append(Part(agent, lambda: self._again(agent)))
         return parts
 
@@ -157,6 +157,19 @@ class Up:
         enrolled = join(self._addresses.https_url, made["token"], this_machine(), self._clock, os.urandom)
         save_enrolled(self._home.agent, enrolled)
 
+    async def _ready_or_failed(self, agent: Child) -> None:
+        """Raises SettingsError with the agent's own words when it gives up before."""
+        waiting = asyncio.get_running_loop().create_task(self._until_ready())
+        failing = asyncio.get_running_loop().create_task(agent.event())
+        try:
+            done, _ = await asyncio.wait({waiting, failing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (waiting, failing):
+                task.cancel()
+            await asyncio.gather(waiting, failing, return_exceptions=True)
+
     async def _until_ready(self) -> None:
         """Raises SettingsError when no model is served in time."""
         api = Api(self._addresses.http_url, "")
@@ -171,7 +184,7 @@ class Up:
                         return
         except TimeoutError:
             raise SettingsError(
-                f"The engine did not become ready within {READY_S_MAX:.0f} s; see {self._home.agent / 'logs'}."
+                f"No model is served after {READY_S_MAX:.0f} s; see {self._home.agent / 'logs'}."
             ) from None
 
     async def _or_stopped(self, work: Any) -> Any:

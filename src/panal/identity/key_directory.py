@@ -1,5 +1,6 @@
 """Who calls? Answered from memory on every request, kept like the store once a second."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -10,8 +11,12 @@ from panal.core.principals import Principal
 from panal.core.records import ApiKeyRecord
 from panal.identity.api_keys import KEY_CHARACTERS, PEPPER_BYTES, PREFIX, digest_of, well_formed
 
-AGE_S_MAX = 30.0
-"""All keys are read again after this time even if the store says that nothing changed."""
+AGE_S_MAX = 300.0
+"""All keys are read again after this time even if the store says that nothing changed, for the case that
+somebody changed the database by hand."""
+
+KEYS_A_TURN = 500
+"""How many keys are taken over before the event loop gets its turn."""
 
 DOUBT_S = 5.0
 """Without a refresh for this long, an unknown but well-formed key may be a new one: 503, not 401."""
@@ -91,8 +96,7 @@ class KeyDirectory:
         asked_at = self._clock.monotonic_seconds()
         revision = await self._source.keys_revision()
         if revision != self._revision or asked_at - self._read_at > AGE_S_MAX:
-            records = await self._source.usable_keys()
-            self._callers = {record.digest: (record.principal(), _expiry(record)) for record in records}
+            self._callers = await _callers(await self._source.usable_keys())
             self._revision = revision
             self._read_at = asked_at
         self._confirmed_at = asked_at
@@ -114,6 +118,15 @@ class KeyDirectory:
     @property
     def known_keys(self) -> int:
         return len(self._callers)
+
+
+async def _callers(records: Sequence[ApiKeyRecord]) -> dict[bytes, tuple[Principal, float]]:
+    callers = {}
+    for place, record in enumerate(records):
+        callers[record.digest] = (record.principal(), _expiry(record))
+        if place % KEYS_A_TURN == KEYS_A_TURN - 1:
+            await asyncio.sleep(0)
+    return callers
 
 
 def _expiry(record: ApiKeyRecord) -> float:

@@ -89,7 +89,7 @@ def _postgresql_engine(dsn: str, connections_max: int) -> AsyncEngine:
         pool_size=connections_max,
         max_overflow=0,
         pool_timeout=POOL_WAIT_S_MAX,
-        pool_recycle=1800,
+        pool_pre_ping=True,
     )
 
 

@@ -24,6 +24,11 @@ from panal.store.usage import UsageRecords
 
 CONNECTIONS_MAX = 5
 
+_READING: dict[str, dict[str, object]] = {
+    "sqlite": {"panal_reads": True},
+    "postgresql": {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},
+}
+
 
 class Transaction:
     """Everything done through it is written together or not at all."""
@@ -49,7 +54,7 @@ class Store:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._readers = engine.execution_options(panal_reads=True)
+        self._readers = engine.execution_options(**_READING[engine.dialect.name])
         self._sqlite_writer = asyncio.Lock() if engine.dialect.name == "sqlite" else None
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
@@ -60,7 +65,7 @@ class Store:
         return self._transaction()
 
     def reading(self) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction for reading only; on SQLite it does not wait for writers."""
+        """A transaction for reading only: one state of the whole database; it does not wait for writers."""
         return self._reading()
 
     @asynccontextmanager

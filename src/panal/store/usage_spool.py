@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from panal.core.errors import CallerError, StoreError
+from panal.core.errors import CallerError, SettingsError, StoreError
 from panal.ledger.values import Contribution, Settlement, UsageRecord
 from panal.store.folder_lock import FolderLock
 
@@ -59,6 +59,7 @@ class UsageSpool:
         self._bytes_max = bytes_max
         self._segment_bytes = min(segment_bytes, bytes_max)
         self._lock = FolderLock(folder)
+        self._draining = asyncio.Lock()
         self._descriptor: int | None = None
         self._number = 0
         self._active_bytes = 0
@@ -66,7 +67,10 @@ class UsageSpool:
 
     def open(self) -> None:
         """Takes the folder. Raises SettingsError when it cannot be written or another process has it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"The folder {self._folder} cannot be made ({error.strerror}).") from None
         self._lock.take()
         left = self._segments()
         self._number = _number(left[-1]) if left else 0
@@ -104,11 +108,15 @@ class UsageSpool:
 
     async def drain(self, sink: UsageSink) -> int:
         """Writes everything kept so far to the store; the number of settlements. Raises StoreError."""
-        self._close_segment()
-        drained = 0
-        for path in self._segments():
-            drained += await self._drain_segment(path, sink)
-        return drained
+        async with self._draining:
+            self._close_segment()
+            drained = 0
+            for path in self._segments():
+                try:
+                    drained += await self._drain_segment(path, sink)
+                except OSError as error:
+                    raise StoreError(f"The spool cannot be read: the disk says {error.strerror}.") from error
+            return drained
 
     async def run(self, sink: UsageSink) -> None:
         """Drains each second until cancelled. While the store is away it waits longer and keeps all."""
@@ -163,7 +171,8 @@ class UsageSpool:
         )  # fmt: skip
 
     def _segments(self) -> list[Path]:
-        return sorted(self._folder.glob("*.jsonl"), key=_number)
+        found = (path for path in self._folder.glob("*.jsonl") if path.stem.isdecimal())
+        return sorted(found, key=_number)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:012d}.jsonl"

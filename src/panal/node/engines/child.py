@@ -5,6 +5,7 @@ engine never outlives its agent. The key comes by stdin, since argument lists ar
 """
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -61,8 +62,8 @@ def lower_priority(nice: int) -> None:
 
 
 def wait_for_parent_to_go() -> None:
-    """Blocks until stdin ends."""
-    while sys.stdin.buffer.read(4096):
+    """Blocks until stdin ends. It reads below Python's own buffer, whose lock would delay our exit."""
+    while os.read(0, 4096):
         pass
 
 
@@ -77,7 +78,7 @@ async def parent_gone() -> None:
 
     def wait() -> None:
         wait_for_parent_to_go()
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are going anyway
             loop.call_soon_threadsafe(tell)
 
     threading.Thread(target=wait, name="parent", daemon=True).start()

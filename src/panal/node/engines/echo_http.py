@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import httptools
 import msgspec
@@ -76,8 +77,7 @@ class EchoConnection(asyncio.Protocol):
         self._body: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop has classes of its own
         transport.set_write_buffer_limits(high=64 * 1024)
 
     def data_received(self, data: bytes) -> None:

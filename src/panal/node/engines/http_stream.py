@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import httptools
 
@@ -63,8 +63,7 @@ class _Connection(asyncio.Protocol):
     # --- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has classes of its own
 
     def data_received(self, data: bytes) -> None:
         if self.complete:

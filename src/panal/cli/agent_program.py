@@ -1,0 +1,244 @@
+"""The agent process: membership from disk, an engine, the bus, the owner - and nothing of the command line.
+
+Neither typer nor rich nor a database is imported here, so that a desk carries a small program.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from panal import __version__
+from panal.bus.connector import Servers
+from panal.bus.nats_bus import NatsNodeBus
+from panal.bus.nkeys import SigningKey
+from panal.cli.failures import first_of
+from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.core.clock import SystemClock
+from panal.core.errors import BusError, PanalError, SettingsError
+from panal.core.ids import IdSource, NodeId
+from panal.core.nodes import NodeClass
+from panal.core.settings import Settings, load
+from panal.node.agent import Agent, Ending
+from panal.node.desk import Desk
+from panal.node.engines.build import EngineWish, build_engine
+from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
+from panal.node.hardware.idle import sensor_for
+from panal.node.hardware.memory import EngineMemory
+from panal.node.hardware.owner_watch import OwnerWatch
+from panal.node.joining import fresh_credential
+from panal.node.settings import AgentSettings
+from panal.node.single import only_one_agent
+from panal.node.weights import cache_folder
+from panal.policy.owner_values import policy_for
+from panal.telemetry.logs import configure, fields
+
+RETRY_S_MAX = 30.0
+APPROVAL_EACH_S = 5.0
+
+
+def main(arguments: list[str]) -> None:
+    """Run the agent until a signal. Raises PanalError with a sentence for a person."""
+    options = _options(arguments)
+    home: Path = options.home.expanduser().absolute()
+    settings = _with_options(load(options.config, os.environ), options)
+    enrolled = load_enrolled(home)
+    if enrolled is None:
+        raise SettingsError(f"This machine has not joined ({home}): panal join URL --token TOKEN")
+    if options.watch_parent:
+        die_with_parent()
+    configure(
+        program="agent",
+        level=settings.log.level,
+        file=home / "logs" / "agent.log",
+        file_bytes_max=settings.log.file_bytes_max,
+        keep=settings.log.keep,
+    )
+    with only_one_agent(home), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(AgentProgram(home, enrolled, settings, options).run())
+        except* PanalError as group:
+            error = first_of(group)
+            _say("failed", message=error.message)
+            raise error from None
+        except* Exception:
+            logging.getLogger("panal.node").exception("the agent failed", extra=fields(action="agent_failed"))
+            _say("failed", message=f"The agent failed unexpectedly; see {home / 'logs' / 'agent.log'}.")
+            raise
+
+
+class AgentProgram:
+    """Brings the agent up again with a fresh credential when the bus will not have the old one."""
+
+    def __init__(self, home: Path, enrolled: EnrolledNode, settings: Settings, options: Any) -> None:
+        self._home = home
+        self._enrolled = enrolled
+        self._settings = settings
+        self._options = options
+        self._clock = SystemClock()
+        self._stopped = asyncio.Event()
+        self._agent: Agent | None = None
+
+    async def run(self) -> None:
+        """Until a signal. Raises SettingsError or NotAllowed when this node may not go on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopped.set)
+        async with asyncio.TaskGroup() as group:
+            side = [group.create_task(self._stop_agent())]
+            if self._options.watch_parent:
+                side.append(group.create_task(until_parent_is_gone(self._stopped)))
+            failures = 0
+            while not self._stopped.is_set():
+                try:
+                    await self._serve()
+                    failures = 0
+                except BusError as error:
+                    failures += 1
+                    pause_s = min(RETRY_S_MAX, 0.5 * 2**failures) * (0.5 + random.random())  # noqa: S311
+                    print(f"panal agent: {error.message} Trying again.", file=sys.stderr, flush=True)
+                    await self._pause(pause_s)
+            for task in side:
+                task.cancel()
+
+    async def _serve(self) -> None:
+        """One life of the agent on one credential."""
+        enrolled = await self._credentialed()
+        if self._stopped.is_set():
+            return
+        node_class = NodeClass(enrolled.node_class)
+        bus = NatsNodeBus(
+            Servers.at(enrolled.bus_urls, enrolled.ca_pem),
+            SigningKey.from_seed(enrolled.key_seed),
+            enrolled.credential,
+            randomness=random.random,
+        )
+        ids = IdSource(self._clock, os.urandom)
+        self._agent = agent = Agent(
+            AgentSettings(
+                node=NodeId(enrolled.node),
+                agent_version=__version__,
+                credential_s=self._settings.node.credential_s,
+            ),
+            bus,
+            build_engine(_wish(self._home, self._settings, self._options)),
+            self._owner_watch(node_class),
+            self._clock,
+            ids,
+            keep_credential=self._keep_credential,
+        )
+        _say("running", node=enrolled.node, name=enrolled.name)
+        ending = await agent.run()
+        self._agent = None
+        if ending is Ending.REFUSED_INSTANCE:
+            raise SettingsError(agent.ending_reason)
+        if ending is Ending.CREDENTIAL_REFUSED:
+            self._enrolled = msgspec.structs.replace(self._enrolled, credential="")
+        elif not self._stopped.is_set():
+            self._stopped.set()
+
+    def _owner_watch(self, node_class: NodeClass) -> OwnerWatch:
+        """Who comes first on this machine, and how to see them."""
+        return OwnerWatch(
+            policy_for(node_class, self._settings.owner),
+            sensor_for(node_class, sys.platform, os.environ, self._clock),
+            Desk(self._home, self._clock),
+            EngineMemory(),
+            self._clock,
+            poll_s=self._settings.node.poll_s,
+        )
+
+    async def _credentialed(self) -> EnrolledNode:
+        """The node with a credential; waits for an operator's approval. Raises NotAllowed if revoked."""
+        while not self._enrolled.credential and not self._stopped.is_set():
+            self._enrolled = await asyncio.to_thread(fresh_credential, self._enrolled, self._clock)
+            save_enrolled(self._home, self._enrolled)
+            if not self._enrolled.credential:
+                await self._pause(APPROVAL_EACH_S)
+        return self._enrolled
+
+    def _keep_credential(self, credential: str) -> None:
+        self._enrolled = msgspec.structs.replace(self._enrolled, credential=credential)
+        save_enrolled(self._home, self._enrolled)
+
+    async def _stop_agent(self) -> None:
+        await self._stopped.wait()
+        if self._agent is not None:
+            self._agent.stop()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+
+
+def _wish(home: Path, settings: Settings, options: Any) -> EngineWish:
+    folder = home / "engine"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return EngineWish(
+        kind=settings.node.engine,
+        home=folder,
+        cache=cache_folder(os.environ),
+        threads=settings.node.threads,
+        slots=settings.node.slots,
+        context_tokens=settings.node.context_tokens,
+        exact=settings.node.exact,
+        url=options.engine_url,
+        model_digest=options.model_digest,
+        api_key=os.environ.get("PANAL_ENGINE_KEY", ""),
+        echo_options=tuple(options.echo_option),
+    )
+
+
+def _with_options(settings: Settings, options: Any) -> Settings:
+    if not options.engine:
+        return settings
+    return replace(settings, node=replace(settings.node, engine=options.engine))
+
+
+def _options(arguments: list[str]) -> Any:
+    parser = argparse.ArgumentParser(prog="panal agent", description="Run this machine's node.")
+    parser.add_argument("--home", type=Path, default=_default_home(), help="folder of the node")
+    parser.add_argument("--config", type=Path, default=None, help="settings file (TOML)")
+    parser.add_argument("--engine", default="", help="embedded or echo")
+    parser.add_argument("--engine-url", default="", help="OpenAI-compatible program that already runs")
+    parser.add_argument("--model-digest", default="", help="digest of its weights; without it no resume")
+    parser.add_argument(
+        "--echo-option", action="append", default=[], help="for tests: option of the echo engine"
+    )
+    parser.add_argument("--watch-parent", action="store_true", help="end when the standard input does")
+    return parser.parse_args(arguments)
+
+
+def _default_home() -> Path:
+    from panal.cli.home import home_of
+
+    return home_of(None, os.environ).agent
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _say(event: str, **values: Any) -> None:
+    """One JSON line for the program that started us; a closed pipe is no reason to fail."""
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode({"event": event, **values}) + b"\n")
+        sys.stdout.buffer.flush()
+    except (BrokenPipeError, ValueError):
+        return

@@ -42,6 +42,7 @@ class EngineKeeper:
         self._wanted = False
         self._wake = asyncio.Event()
         self._failures = 0
+        self._alive = False
         self._log = logging.getLogger("panal.node.engine")
         self.on = False
         self.healthy = False
@@ -52,13 +53,16 @@ class EngineKeeper:
         self._want(True)
 
     def want_off(self) -> None:
-        """Stop it, and forget earlier failures."""
+        """Stop it, and forget earlier failures. ``stopped`` follows even if it does not run."""
         self._failures = 0
         self.problem = ""
         self._want(False)
+        if not self._alive:
+            asyncio.get_running_loop().call_soon(self._events.stopped, "")
 
     def kill(self) -> None:
-        self._want(False)
+        """The same, this instant."""
+        self.want_off()
         self._engine.kill()
 
     def _want(self, on: bool) -> None:
@@ -88,6 +92,7 @@ class EngineKeeper:
         """From the start to the end of the engine. Returns why it failed, empty when it was told to stop."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
+        self._alive = True
         life = loop.create_task(self._live(), name="engine life")
         try:
             while not life.done() and self._wanted:
@@ -100,6 +105,7 @@ class EngineKeeper:
             await asyncio.wait({life})
             await self._engine.stop(STOP_GRACE_S)
             self.on = self.healthy = False
+        self._alive = False
         if loop.time() - begun_s > STEADY_S:
             self._failures = 0
         self._events.stopped(reason)

@@ -1,9 +1,11 @@
 """Commands of administration: nouns with verbs, each a client of /api/v1."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from panal.cli.access import api_of
 from panal.cli.api_client import segment
@@ -204,6 +206,18 @@ def models_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOptio
                 serving.setdefault(replica["model"], []).append(node["name"])
     rows = [{"model": name, "nodes": where} for name, where in sorted(serving.items())]
     show_rows(rows, ("model", "nodes"), as_json=as_json, empty="No models yet.")
+
+
+@models.command("fetch")
+def models_fetch(as_json: JsonOption = False) -> None:
+    """Put the default model into the cache, so that a later start needs no network."""
+    from panal.cli.model_cache import ensure_model
+
+    path = ensure_model(os.environ, Console(stderr=True))
+    if as_json:
+        show_json({"path": str(path)})
+    else:
+        print(path)
 
 
 @usage.command("list")

@@ -53,11 +53,25 @@ def chat(api: Api, body: dict[str, Any], listener: Listener) -> Told:
 
 
 def first_model(api: Api) -> str:
-    """The first listed model. Raises ApiRefused when there is none."""
-    models = api.get("/v1/models")["data"]
-    if not models:
-        raise ApiRefused("No model is served yet. 'panal status' shows why.")
-    return str(models[0]["id"])
+    """A model that is served now. Raises ApiRefused when there is none."""
+    served = served_models(api)
+    if not served:
+        raise ApiRefused("No model is served at the moment. 'panal status' shows why.")
+    return served[0]
+
+
+def served_models(api: Api) -> list[str]:
+    """Models with a working replica, by name."""
+    fleet = api.get("/api/v1/fleet")
+    return sorted(
+        {
+            replica["model"]
+            for node in fleet["nodes"]
+            if node["liveness"] == "live"
+            for replica in node["replicas"]
+            if replica["healthy"]
+        }
+    )
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 
 def show_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
@@ -23,12 +20,12 @@ def show_rows(
     if not rows:
         print(empty)
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.replace("_", " "))
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(soft_wrap=True).print(table)
+    lines = [[column.replace("_", " ") for column in columns]]
+    lines += [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for line in lines:
+        # Nothing is cut off: people copy ids out of these tables.
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
 def show_fields(row: Mapping[str, Any], *, as_json: bool) -> None:

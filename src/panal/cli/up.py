@@ -21,6 +21,7 @@ from panal.bus.nats_config import NatsServerSettings, TlsFiles
 from panal.bus.nats_server import NatsServer
 from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.api_client import Api, ApiRefused
+from panal.cli.chat import served_models
 from panal.cli.children import Child, Restarts
 from panal.cli.home import Home
 from panal.core.clock import SystemClock
@@ -280,8 +281,7 @@ class Up:
         access = self._home.admin_access()
         if access is None:
             return []
-        listing = Api(self._addresses.http_url, access.key).get("/v1/models")
-        return [model["id"] for model in listing["data"]]
+        return served_models(Api(self._addresses.http_url, access.key))
 
 
 class Part:

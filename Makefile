@@ -1,0 +1,34 @@
+# The everyday commands. What they do is in scripts/.
+VENV ?= .venv
+
+.PHONY: up test check fix bench-gateway demo services clean
+
+up: $(VENV)/installed            ## run panal on this machine
+	@$(VENV)/bin/panal up $(ARGS)
+
+demo: $(VENV)/installed          ## see an answer survive the loss of its node
+	@$(VENV)/bin/panal demo failover
+
+test:                            ## everything that CI runs
+	@scripts/test $(ARGS)
+
+check: $(VENV)/developing        ## lint, types, layers, dependencies
+	@VENV=$(VENV) scripts/check
+
+fix: $(VENV)/developing          ## format and harmless corrections
+	@$(VENV)/bin/ruff format src tests bench && $(VENV)/bin/ruff check --fix src tests bench
+
+bench-gateway: $(VENV)/developing   ## what a gateway costs, side by side in one run
+	@$(VENV)/bin/python bench/gateway.py $(ARGS)
+
+services: $(VENV)/developing     ## start what the tests need
+	@scripts/services
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@VENV=$(VENV) scripts/install
+
+$(VENV)/developing: pyproject.toml constraints.txt
+	@VENV=$(VENV) scripts/install --dev

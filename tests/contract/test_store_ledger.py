@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from panal.core.errors import BadRequest
+from panal.core.errors import BadRequest, StoreError
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.store import tables
 from panal.store.audit import FIRST_HASH
@@ -141,6 +141,27 @@ async def test_appending_at_once_keeps_the_chain_whole(store):
     async with store.reading() as tx:
         state = await tx.audit.verify()
     assert (state.whole, state.events) == (True, 12)
+
+
+async def test_an_event_that_arrives_during_a_check_does_not_break_it(store):
+    await _append(store)
+    async with store.reading() as tx:
+        page_after = tx.audit._page_after
+
+        async def page_and_news(sequence):
+            page = await page_after(sequence)
+            await _append(store)
+            return page
+
+        tx.audit._page_after = page_and_news
+        assert (await tx.audit.verify()).whole
+
+
+async def test_what_is_read_cannot_be_written(store):
+    if store._engine.dialect.name == "postgresql":
+        with pytest.raises(StoreError):
+            async with store.reading() as tx:
+                await tx.revisions.advance("keys")
 
 
 async def test_an_event_of_a_change_that_failed_is_not_there(store):

@@ -43,6 +43,14 @@ async def test_revoked_keys_and_keys_of_disabled_owners_are_not_usable(store):
     assert [key.key_id for key in await store.usable_keys()] == ["key_0002"]
 
 
+async def test_more_keys_than_a_page_are_all_usable(store):
+    await _add_owner(store)
+    async with store.transaction() as tx:
+        for number in range(1, 202):
+            await tx.api_keys.add(key_row(number))
+    assert len({key.key_id for key in await store.usable_keys()}) == 201
+
+
 async def test_another_tenants_key_cannot_be_seen_or_revoked(store):
     await _add_owner(store)
     async with store.transaction() as tx:

@@ -108,6 +108,20 @@ async def test_appending_goes_on_while_draining(spool):
     assert [record.request_id[-3:] for record in sink.records] == ["001", "100", "101", "102"]
 
 
+async def test_two_drains_at_once_do_the_work_once(spool):
+    for number in range(20):
+        spool.append(settlement_row(number))
+    sink = Collecting()
+    assert sum(await asyncio.gather(spool.drain(sink), spool.drain(sink))) == 20
+    assert spool.waiting_bytes == 0
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="cannot be made"):
+        UsageSpool(tmp_path / "file" / "spool").open()
+
+
 async def test_everything_is_kept_while_the_store_is_away(spool):
     for number in range(30):
         spool.append(settlement_row(number))

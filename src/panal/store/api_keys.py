@@ -12,9 +12,7 @@ from panal.core.principals import Role
 from panal.core.records import ApiKeyRecord
 from panal.store import tables
 from panal.store.revisions import Revisions
-from panal.store.statements import checked_page, greater, residency_set, residency_text
-
-USABLE_PAGE_ROWS = 100
+from panal.store.statements import checked_page, greater, pages, residency_set, residency_text
 
 _KEYS = tables.api_keys
 
@@ -70,25 +68,17 @@ class ApiKeys:
         return done.rowcount == 1
 
     async def usable(self) -> Sequence[ApiKeyRecord]:
-        """Keys that are not revoked, of principals that are not disabled. Expiry is the reader's to check.
-
-        Read in short pages, so that thousands of keys do not hold up a gateway's event loop.
-        """
+        """Keys that are not revoked, of principals that are not disabled. Expiry is the reader's to check."""
         owner = tables.principals
         query = (
             sa.select(_KEYS)
             .join(owner, owner.c.principal_id == _KEYS.c.principal_id)
             .where(_KEYS.c.revoked_utc_us.is_(None), owner.c.disabled == sa.false())
-            .order_by(_KEYS.c.key_id)
-            .limit(USABLE_PAGE_ROWS)
         )
         found: list[ApiKeyRecord] = []
-        while True:
-            after = found[-1].key_id if found else ""
-            page = (await self._connection.execute(query.where(_KEYS.c.key_id > after))).all()
+        async for page in pages(self._connection, query, _KEYS.c.key_id):
             found += [_record(row) for row in page]
-            if len(page) < USABLE_PAGE_ROWS:
-                return found
+        return found
 
     async def note_use(self, used_utc_us: Mapping[ApiKeyId, int]) -> None:
         """Moves times of last use forward, never back."""

@@ -13,7 +13,7 @@ from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.records import NodeRecord
 from panal.store import tables
 from panal.store.revisions import Revisions
-from panal.store.statements import checked_page, greater, insert_or_ignore
+from panal.store.statements import checked_page, greater, insert_or_ignore, pages
 
 _NODES = tables.nodes
 _KEYS = tables.node_keys
@@ -100,7 +100,10 @@ class Nodes:
     async def all(self) -> Sequence[NodeRecord]:
         """Every node of every tenant that is not revoked: what gateways and controller work with."""
         query = _NODES.select().where(_NODES.c.membership != Membership.REVOKED.value)
-        return [_record(row) for row in await self._connection.execute(query)]
+        found: list[NodeRecord] = []
+        async for page in pages(self._connection, query, _NODES.c.node_id):
+            found += [_record(row) for row in page]
+        return found
 
     async def revoked_keys(self) -> Sequence[NodeKey]:
         """Keys that the bus must not let in: of revoked nodes, and keys that were replaced."""

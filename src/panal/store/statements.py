@@ -1,6 +1,6 @@
 """The few things that SQLite and PostgreSQL both can, but SQLAlchemy spells differently."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -9,6 +9,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 PAGE_ROWS_MAX = 1000
+
+LOOP_ROWS = 100
+"""How many rows are taken over before the event loop gets its turn."""
 
 
 def insert_or_ignore(connection: AsyncConnection, table: sa.Table) -> Any:
@@ -21,6 +24,22 @@ def insert(connection: AsyncConnection, table: sa.Table) -> Any:
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
+
+
+async def pages(
+    connection: AsyncConnection, query: sa.Select[Any], order: sa.ColumnElement[str]
+) -> AsyncIterator[Sequence[sa.Row[Any]]]:
+    """All rows, in short pages by a unique column: thousands of rows must not hold up a gateway's loop."""
+    query = query.order_by(order).limit(LOOP_ROWS)
+    place = [column.name for column in query.selected_columns].index(order.key or "")
+    after = ""
+    while True:
+        page = (await connection.execute(query.where(order > after))).all()
+        if page:
+            yield page
+        if len(page) < LOOP_ROWS:
+            return
+        after = page[-1][place]
 
 
 async def write_records(connection: AsyncConnection, statement: Any, records: Sequence[object]) -> None:

@@ -1,5 +1,6 @@
 """Usage: who used what. Users see their own, operators all of their tenant."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -105,7 +106,7 @@ class UsageOperations:
             cached_tokens=totals.cached_tokens,
         )
 
-    async def contributions(self, actor: Principal, request_id: str) -> list[ContributionView]:
+    async def contributions(self, actor: Principal, request_id: str) -> Sequence[ContributionView]:
         """Who made the answer to a request, in order of attempts; empty when nothing is known of it.
 
         Needs OPERATOR. Raises NotAllowed, StoreError.

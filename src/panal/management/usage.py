@@ -1,13 +1,12 @@
 """Usage: who used what. Users see their own, operators all of their tenant."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from panal.core.ids import PrincipalId, RequestId
+from panal.core.ids import PrincipalId
 from panal.core.principals import Principal, Role
-from panal.ledger.values import Contribution, UsageRecord
+from panal.ledger.values import UsageRecord
 from panal.management.means import PAGE_ITEMS, Means, Page, has, page_items, require
 
 
@@ -48,21 +47,6 @@ class TotalsView(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-
-
-class ContributionView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node did in one attempt of a request."""
-
-    request: str
-    attempt: int
-    node: str
-    model: str
-    outcome: str
-    prompt_tokens: int
-    completion_tokens: int
-    useful_tokens: int
-    duration_s: float
-    created_utc_s: float
 
 
 class UsageOperations:
@@ -106,16 +90,6 @@ class UsageOperations:
             cached_tokens=totals.cached_tokens,
         )
 
-    async def contributions(self, actor: Principal, request_id: str) -> Sequence[ContributionView]:
-        """Who made the answer to a request, in order of attempts; empty when nothing is known of it.
-
-        Needs OPERATOR. Raises NotAllowed, StoreError.
-        """
-        require(actor, Role.OPERATOR)
-        async with self._means.store.reading() as tx:
-            rows = await tx.contributions.of_request(RequestId(request_id))
-        return [_made(row) for row in rows if row.tenant_id == actor.tenant_id]
-
 
 def _owner(actor: Principal, chosen: UsageFilter) -> PrincipalId | None:
     if has(actor, Role.OPERATOR):
@@ -127,21 +101,6 @@ def _owner(actor: Principal, chosen: UsageFilter) -> PrincipalId | None:
 
 def _us(moment_utc_s: float | None) -> int | None:
     return None if moment_utc_s is None else round(moment_utc_s * 1_000_000)
-
-
-def _made(row: Contribution) -> ContributionView:
-    return ContributionView(
-        request=row.request_id,
-        attempt=row.attempt,
-        node=row.node_id,
-        model=row.model,
-        outcome=row.outcome.value,
-        prompt_tokens=row.prompt_tokens,
-        completion_tokens=row.completion_tokens,
-        useful_tokens=row.useful_tokens,
-        duration_s=row.duration_us / 1_000_000,
-        created_utc_s=row.created_utc_us / 1_000_000,
-    )
 
 
 def _view(record: UsageRecord) -> UsageView:

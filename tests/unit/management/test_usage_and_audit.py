@@ -1,7 +1,5 @@
 """Listing usage and the audit log."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 import sqlalchemy as sa
@@ -9,7 +7,7 @@ import sqlalchemy as sa
 from panal.core.errors import BadRequest, NotAllowed, StoreError
 from panal.identity.join_tokens import TokenWish
 from panal.management.usage import UsageFilter
-from tests.support.rows import NOW_US, contribution_row, usage_row
+from tests.support.rows import NOW_US, usage_row
 from tests.unit.management.office import open_office
 
 
@@ -51,17 +49,6 @@ async def test_totals_of_a_span_of_time(office):
     chosen = UsageFilter(since_utc_s=start + 0.000_002, until_utc_s=start + 0.000_005)
     totals = await office.management.usage.totals(office.operator, chosen)
     assert (totals.requests, totals.prompt_tokens, totals.completion_tokens) == (3, 30, 60)
-
-
-async def test_operators_see_who_made_an_answer(office):
-    attempts = [contribution_row(1, attempt=2, node_id="node_2"), contribution_row(1), contribution_row(2)]
-    await office.store.add_usage([], attempts)
-    usage = office.management.usage
-    made = await usage.contributions(office.operator, "req_00000001")
-    assert [(view.attempt, view.node) for view in made] == [(1, "node_0001"), (2, "node_2")]
-    assert await usage.contributions(replace(office.operator, tenant_id="tnt_other"), "req_00000001") == []
-    with pytest.raises(NotAllowed):
-        await usage.contributions(office.user, "req_00000001")
 
 
 async def test_a_page_becomes_json(office):

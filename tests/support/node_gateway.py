@@ -155,7 +155,7 @@ class TestGateway:
         return seen
 
 
-def run_attempt(name: str, body: dict[str, Any], **changes: Any) -> RunAttempt:
+def run_attempt(name: str, body: dict[str, Any], /, **changes: Any) -> RunAttempt:
     """A RunAttempt with everything set to something plain."""
     fields: dict[str, Any] = {
         "attempt": name,

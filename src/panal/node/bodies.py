@@ -19,17 +19,17 @@ class BodyParts:
     def __init__(self, run: RunAttempt) -> None:
         self._wanted = run.parts
         self._pieces: dict[int, bytes] = {1: run.body}
-        self._bytes = len(run.body)
+        self.bytes = len(run.body)
         self._changed = asyncio.Event()
 
     def add(self, part: BodyPart) -> None:
         """Take a piece. One that cannot belong here, or is too much, is dropped."""
         if part.number in self._pieces or not 1 < part.number <= self._wanted:
             return
-        if self._bytes + len(part.body) > BODY_BYTES_MAX:
+        if self.bytes + len(part.body) > BODY_BYTES_MAX:
             return
         self._pieces[part.number] = part.body
-        self._bytes += len(part.body)
+        self.bytes += len(part.body)
         self._changed.set()
 
     async def whole(self) -> Json:

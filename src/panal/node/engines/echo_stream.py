@@ -169,7 +169,7 @@ class EchoAnswer:
         choice: Json = {"index": 0, "finish_reason": step.finish, "logprobs": None}
         if self._chat:
             delta: Json = {"content": step.text}
-            if self._knobs.extra is not None:
+            if self._knobs.extra is not None and self._made == 1:
                 delta["x_reply"] = self._knobs.extra
             choice["delta"] = delta
         else:

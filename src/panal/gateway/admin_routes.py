@@ -16,6 +16,7 @@ from panal.identity.join_tokens import TokenWish
 from panal.management import Management, Page
 from panal.management.api_keys import KeyView, KeyWish, NewKey
 from panal.management.audit import AuditView, ChainView
+from panal.management.contributions import ContributionView
 from panal.management.join_tokens import NewToken, TokenView
 from panal.management.nodes import NodeView
 from panal.management.usage import TotalsView, UsageFilter, UsageView
@@ -210,8 +211,8 @@ def _record_endpoints(management: Management) -> list[Endpoint]:
     async def totals(call: Call) -> TotalsView:
         return await management.usage.totals(call.caller, _usage_filter(call))
 
-    async def contributions(call: Call) -> list[Any]:
-        return list(await management.usage.contributions(call.caller, call.path["request"]))
+    async def contributions(call: Call) -> list[ContributionView]:
+        return await management.contributions.of_request(call.caller, call.path["request"])
 
     async def audit(call: Call) -> Page[AuditView]:
         return await management.audit.list(
@@ -230,7 +231,12 @@ def _record_endpoints(management: Management) -> list[Endpoint]:
         ),
         Endpoint("GET", "/api/v1/usage/totals", user, totals, "Sums", gives=TotalsView, query=chosen),
         Endpoint(
-            "GET", "/api/v1/usage/{request}/contributions", operator, contributions, "Who made an answer"
+            "GET",
+            "/api/v1/usage/{request}/contributions",
+            operator,
+            contributions,
+            "Who made an answer",
+            gives=list[ContributionView],
         ),
         Endpoint(
             "GET", "/api/v1/audit", operator, audit, "Audit events", gives=Page[AuditView], query=paging

@@ -2,6 +2,7 @@
 
 from panal.management.api_keys import ApiKeyOperations
 from panal.management.audit import AuditOperations
+from panal.management.contributions import ContributionOperations
 from panal.management.join_tokens import JoinTokenOperations
 from panal.management.means import Means
 from panal.management.nodes import NodeOperations
@@ -17,3 +18,4 @@ class Management:
         self.api_keys = ApiKeyOperations(means)
         self.usage = UsageOperations(means)
         self.audit = AuditOperations(means)
+        self.contributions = ContributionOperations(means)

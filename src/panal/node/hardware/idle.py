@@ -26,7 +26,7 @@ class IdleSensor(Protocol):
     """Looks at times only, never at what was typed."""
 
     def read(self) -> Idle | Unknown:
-        """The idle time now. Never raises, and returns within 0.2 s whatever the desktop does."""
+        """The idle time now. Never raises, and returns within 0.3 s whatever the desktop does."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Watches the owner: polls the sensor and the desk's files, and carries out what the machine decides.
 
 An Availability (node/availability.py). Everything runs on the event loop; a poll takes some 0.1 ms, at
-most 0.2 s where a desktop hangs.
+most 0.3 s where a desktop hangs.
 """
 
 import asyncio

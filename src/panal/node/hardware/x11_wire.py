@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from panal.core.clock import Clock
@@ -18,6 +18,7 @@ AUTHORITY_BYTES_MAX = 64 * 1024
 SETUP_BYTES_MAX = 256 * 1024
 SKIPPED_EVENTS_MAX = 64
 COOKIE = b"MIT-MAGIC-COOKIE-1"
+SLOW, GONE = "the X server does not answer", "the X server went away"
 _LOCAL_FAMILY, _ANY_FAMILY = 256, 65535
 
 
@@ -61,14 +62,19 @@ def cookie_for(number: int, environment: Mapping[str, str]) -> bytes:
     return b""
 
 
+class X11Slow(X11Error):
+    """The answer has not come in time; it may be waited for again."""
+
+
 @dataclass(slots=True)
 class X11Connection:
-    """One connection; after any X11Error it must be closed and made anew."""
+    """One connection; after any X11Error but X11Slow it must be closed and made anew."""
 
     _socket: socket.socket
     _clock: Clock
     _deadline_s: float
     _root: int = 0
+    _buffer: bytearray = field(default_factory=bytearray)
 
     @classmethod
     def open(cls, number: int, cookie: bytes, clock: Clock, within_s: float) -> "X11Connection":
@@ -96,14 +102,20 @@ class X11Connection:
     def extension(self, name: bytes, within_s: float) -> int:
         """The opcode of an extension, 0 when the server has it not. Raises X11Error."""
         padded = _padded(name)
-        request = struct.pack("<BBHHH", 98, 0, 2 + len(padded) // 4, len(name), 0) + padded
-        reply = self._asked(request, within_s)
+        self._deadline_s = self._clock.monotonic_seconds() + within_s
+        self._send(struct.pack("<BBHHH", 98, 0, 2 + len(padded) // 4, len(name), 0) + padded)
+        reply = self._reply()
         return reply[9] if reply[8] else 0
 
-    def idle_ms(self, opcode: int, within_s: float) -> int:
-        """Milliseconds since the last input. Raises X11Error."""
-        reply = self._asked(struct.pack("<BBHI", opcode, 1, 2, self._root), within_s)
-        return int(struct.unpack_from("<I", reply, 16)[0])
+    def ask_idle(self, opcode: int, within_s: float) -> None:
+        """Ask for the time since the last input. Raises X11Error."""
+        self._deadline_s = self._clock.monotonic_seconds() + within_s
+        self._send(struct.pack("<BBHI", opcode, 1, 2, self._root))
+
+    def idle_ms(self, within_s: float) -> int:
+        """The answer to ``ask_idle`` in milliseconds. Raises X11Slow, and then may be called again."""
+        self._deadline_s = self._clock.monotonic_seconds() + within_s
+        return int(struct.unpack_from("<I", self._reply(), 16)[0])
 
     def close(self) -> None:
         self._socket.close()
@@ -125,18 +137,18 @@ class X11Connection:
             raise X11Error("the X server has no screen")
         (self._root,) = struct.unpack_from("<I", rest, screen)
 
-    def _asked(self, request: bytes, within_s: float) -> bytes:
-        self._deadline_s = self._clock.monotonic_seconds() + within_s
-        self._send(request)
+    def _reply(self) -> bytes:
         for _ in range(SKIPPED_EVENTS_MAX):
-            head = self._received(32)
-            if head[0] == 1:
-                extra = 4 * int(struct.unpack_from("<I", head, 4)[0])
-                if extra > SETUP_BYTES_MAX:
-                    break
-                return head + self._received(extra)
-            if head[0] == 0:
-                raise X11Error(f"the X server answers with its error {head[1]}")
+            self._fill(32)
+            kind, code = self._buffer[0], self._buffer[1]
+            extra = 4 * int(struct.unpack_from("<I", self._buffer, 4)[0]) if kind == 1 else 0
+            if extra > SETUP_BYTES_MAX:
+                break
+            message = self._received(32 + extra)
+            if kind == 1:
+                return message
+            if kind == 0:
+                raise X11Error(f"the X server answers with its error {code}")
         raise X11Error("the X server talks of other things")
 
     def _send(self, data: bytes) -> None:
@@ -144,31 +156,34 @@ class X11Connection:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise X11Error(_words(error)) from error
+            raise X11Error(SLOW if isinstance(error, TimeoutError) else GONE) from error
 
     def _received(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
+        self._fill(count)
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return data
+
+    def _fill(self, count: int) -> None:
+        """Wait until so many bytes are there; what has come stays for the next try."""
+        while len(self._buffer) < count:
             self._limit()
             try:
-                more = self._socket.recv(count - len(data))
+                more = self._socket.recv(count - len(self._buffer))
+            except TimeoutError as error:
+                raise X11Slow(SLOW) from error
             except OSError as error:
-                raise X11Error(_words(error)) from error
+                raise X11Error(GONE) from error
             if not more:
-                raise X11Error("the X server went away")
-            data += more
-        return data
+                raise X11Error(GONE)
+            self._buffer += more
 
     def _limit(self) -> None:
         left_s = self._deadline_s - self._clock.monotonic_seconds()
         if left_s <= 0:
-            raise X11Error("the X server does not answer")
+            raise X11Slow(SLOW)
         self._socket.settimeout(left_s)
 
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
-
-
-def _words(error: OSError) -> str:
-    return "the X server does not answer" if isinstance(error, TimeoutError) else "the X server went away"

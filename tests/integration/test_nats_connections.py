@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import nats
 import pytest
 
 from panal.bus.authority_file import authority_path, load_authority, save_revocations
@@ -15,13 +14,12 @@ from panal.bus.nats_bus import NatsGatewayBus, NatsNodeBus
 from panal.bus.nats_client import NatsClient
 from panal.bus.nats_config import NatsServerSettings, TlsFiles
 from panal.bus.nats_server import NatsServer
-from panal.bus.nkeys import SigningKey
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError
 from panal.core.ids import GatewayId, NodeKey
 from panal.identity.certificates import create_or_load_ca, server_certificate
 from panal.protocol.messages import Acknowledge, Cancel, Event, Frame, Heartbeat, Message
-from tests.support.hostile_client import hostile
+from tests.support.hostile_client import is_refused
 from tests.support.nats_installation import LOCAL_NAMES, NatsInstallation
 from tests.support.recorders import GatewayRecorder, NodeRecorder, Recorder, run_attempt
 
@@ -125,14 +123,6 @@ async def test_a_later_credential_for_a_revoked_key_is_accepted(installation: Na
     revoked_at = int(installation.clock.utc_seconds()) - 1
     await installation.push(installation.authority.revoke(key.public, revoked_at))
     assert not await is_refused(installation, installation.credential(key), key)
-
-
-async def is_refused(installation: NatsInstallation, credential: str, key: SigningKey) -> bool:
-    try:
-        async with hostile(installation, credential, key):
-            return False
-    except nats.errors.Error:
-        return True
 
 
 async def test_an_expired_credential_is_told_and_a_fresh_one_brings_the_node_back(

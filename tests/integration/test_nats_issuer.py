@@ -5,15 +5,13 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import nats
 import pytest
 
 from panal.bus.authority_file import authority_path, load_authority
 from panal.bus.issuer import NatsIssuer
-from panal.bus.nkeys import SigningKey
 from panal.core.errors import BusError
 from panal.core.ids import NodeKey
-from tests.support.hostile_client import hostile
+from tests.support.hostile_client import is_refused
 from tests.support.nats_installation import NatsInstallation
 
 
@@ -31,14 +29,6 @@ def another_program(installation: NatsInstallation) -> NatsIssuer:
     return NatsIssuer(
         authority, path, installation.servers, installation.clock, randomness=lambda: 0.5, entropy=os.urandom
     )
-
-
-async def is_refused(installation: NatsInstallation, credential: str, key: SigningKey) -> bool:
-    try:
-        async with hostile(installation, credential, key):
-            return False
-    except nats.errors.Error:
-        return True
 
 
 async def test_revocations_of_many_programs_at_once_all_hold(installation: NatsInstallation) -> None:

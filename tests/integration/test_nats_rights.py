@@ -14,7 +14,7 @@ from panal.bus.nkeys import SigningKey
 from panal.core.clock import SystemClock
 from panal.core.ids import GatewayId, NodeKey
 from panal.protocol import subjects
-from tests.support.hostile_client import hostile
+from tests.support.hostile_client import hostile, is_refused
 from tests.support.nats_installation import NatsInstallation
 
 ONE = GatewayId("gw_one")
@@ -183,14 +183,6 @@ def forged(credential: str, signer: SigningKey, **changes: Any) -> str:
 def scope_key(installation: NatsInstallation, role: str) -> SigningKey:
     seeds = json.loads((installation.home / "nats" / "authority.json").read_bytes())["seeds"]
     return SigningKey.from_seed(seeds[role])
-
-
-async def is_refused(installation: NatsInstallation, credential: str, key: SigningKey) -> bool:
-    try:
-        async with hostile(installation, credential, key):
-            return False
-    except nats.errors.Error:
-        return True
 
 
 WIDER: list[dict[str, Any]] = [

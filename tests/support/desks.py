@@ -2,9 +2,6 @@
 
 import contextlib
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,19 +156,3 @@ def _join(home: Path, host: Host, screen: Display, url: str, token: str, engine:
     match = re.search(r"joined as (\S+) \((\S+)\)", line)
     assert match is not None, agent.output
     return Desk(host, screen, home, agent, match[1], match[2])
-
-
-def sleep_until(moment_s: float) -> None:
-    """Wait for a moment of the monotonic clock: the promise that is tested is about real seconds."""
-    time.sleep(max(0.0, moment_s - time.monotonic()))
-
-
-def command_on(host: Host, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*host.prefix, sys.executable, "-m", "panal", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )

@@ -57,7 +57,7 @@ async def hostile(
         signature_cb=lambda nonce: base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"="),
         error_cb=on_error,
         allow_reconnect=False,
-        connect_timeout=3,
+        connect_timeout=15,
         inbox_prefix=b"panal.up.inbox",
     )
     try:
@@ -65,3 +65,14 @@ async def hostile(
     finally:
         with contextlib.suppress(nats.errors.Error):
             await bad.client.close()
+
+
+async def is_refused(installation: NatsInstallation, credential: str, key: SigningKey) -> bool:
+    """Whether the server does not let this pair in. Any other trouble is raised."""
+    try:
+        async with hostile(installation, credential, key):
+            return False
+    except nats.errors.Error as error:
+        if "authorization violation" in str(error).lower():
+            return True
+        raise

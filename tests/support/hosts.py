@@ -54,8 +54,7 @@ def hosts(count: int) -> Iterator[tuple[str, list[Host]]]:
     try:
         _ip("addr", "add", f"{net}.254/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
-        for place in range(count):
-            made.append(_host(f"{bridge}h{place}", f"{net}.{place + 1}", bridge))
+        made += [_host(f"{bridge}h{place}", f"{net}.{place + 1}", bridge) for place in range(count)]
         yield f"{net}.254", made
     finally:
         for host in made:

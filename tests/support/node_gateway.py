@@ -10,6 +10,7 @@ from panal.bus.memory_bus import MemoryBroker
 from panal.core.ids import GatewayId, NodeKey
 from panal.protocol.messages import (
     Acknowledge,
+    BodyPart,
     Cancel,
     Emitted,
     Event,
@@ -138,20 +139,18 @@ class TestGateway:
     def cancel(self, attempt: str) -> None:
         self._bus.cancel(self._key, Cancel(attempt=attempt, reason="test"))
 
-    def open(self, body: dict[str, Any], **changes: Any) -> SeenAttempt:
+    def open(
+        self, content: dict[str, Any], /, *, body_parts: Sequence[BodyPart] = (), **changes: Any
+    ) -> SeenAttempt:
         """Open an attempt on the replica of the newest heartbeat."""
         assert self.heartbeat is not None
         self._made += 1
-        name = f"req_{self._made}.1"
-        run = run_attempt(
-            name,
-            body,
-            instance=self.heartbeat.instance,
-            replica=self.heartbeat.replicas[0].replica,
-            **changes,
-        )
-        seen = self.attempts[run.attempt] = SeenAttempt(run.attempt)
-        self._bus.run(self._key, run)
+        here = {"instance": self.heartbeat.instance, "replica": self.heartbeat.replicas[0].replica}
+        return self.send_run(run_attempt(f"req_{self._made}.1", content, **{**here, **changes}), body_parts)
+
+    def send_run(self, run: RunAttempt, parts: Sequence[BodyPart] = ()) -> SeenAttempt:
+        seen = self.attempts.setdefault(run.attempt, SeenAttempt(run.attempt))
+        self._bus.run(self._key, run, parts)
         return seen
 
 

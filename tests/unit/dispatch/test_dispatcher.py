@@ -323,7 +323,7 @@ async def test_p18_a_node_that_never_answers_is_left_at_the_limit() -> None:
         path.beat_all()
         await path.settled()
         path.watch.look()
-    second, again = await path.runner()
+    second, _again = await path.runner()
     assert second is not first
     for _ in range(26):
         path.clock.advance(0.25)

@@ -1,5 +1,6 @@
 """The owner's side of a node as the agent sees it: what it says, what it is told, what it may order."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -75,8 +76,11 @@ class Availability(Protocol):
         ...
 
 
+HAND_OVER_GRACE_S = 2.0
+
+
 class AlwaysAvailable:
-    """A dedicated node: nobody comes before panal. A drain lets attempts end by themselves."""
+    """Nobody comes before panal. A drain lets attempts end by themselves for ``drain_s``, then hands over."""
 
     def __init__(self, drain_s: float = 60.0) -> None:
         self._drain_s = drain_s
@@ -84,6 +88,7 @@ class AlwaysAvailable:
         self._engine_on = False
         self._draining = False
         self._attempts = 0
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> NodeState:
@@ -108,6 +113,11 @@ class AlwaysAvailable:
     async def run(self) -> None:
         """Start the engine; nobody is to be watched."""
         self._order(lambda work: work.start_engine())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._drain_timer is not None:
+                self._drain_timer.cancel()
 
     def attempt_started(self) -> None:
         self._attempts += 1
@@ -133,8 +143,18 @@ class AlwaysAvailable:
         if on == self._draining:
             return
         self._draining = on
-        self._order(lambda work: work.hand_over(self._drain_s) if on else work.start_engine())
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
+        if on:
+            self._drain_timer = asyncio.get_running_loop().call_later(self._drain_s, self._hand_over)
+        else:
+            self._order(lambda work: work.start_engine())
         self._order(lambda work: work.state_changed())
+
+    def _hand_over(self) -> None:
+        self._drain_timer = None
+        self._order(lambda work: work.hand_over(HAND_OVER_GRACE_S))
 
     def _order(self, order: Callable[[NodeWork], None]) -> None:
         if self._work is not None:

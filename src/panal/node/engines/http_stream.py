@@ -53,6 +53,7 @@ class _Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._paused = False
         self._framed = False
+        self._keep_alive = False
         self._waiter: asyncio.Future[None] | None = None
         self.status = 0
         self.complete = False
@@ -114,6 +115,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self.complete = True
+        self._keep_alive = bool(self._parser.should_keep_alive())
 
     # --- for the reader
 
@@ -159,7 +161,7 @@ class _Connection(asyncio.Protocol):
             and not self._chunks
             and self.transport is not None
             and not self.transport.is_closing()
-            and bool(self._parser.should_keep_alive())
+            and self._keep_alive
         )
 
     def abort(self, reason: str) -> None:

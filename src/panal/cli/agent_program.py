@@ -19,6 +19,7 @@ import msgspec
 
 from panal import __version__
 from panal.bus.connector import Servers
+from panal.bus.credentials import life_left_s
 from panal.bus.nats_bus import NatsNodeBus
 from panal.bus.nkeys import SigningKey
 from panal.cli.failures import first_of
@@ -127,7 +128,7 @@ class AgentProgram:
             AgentSettings(
                 node=NodeId(enrolled.node),
                 agent_version=__version__,
-                credential_s=self._settings.node.credential_s,
+                credential_s=life_left_s(enrolled.credential, self._clock),
             ),
             bus,
             build_engine(_wish(self._home, self._settings, self._options)),
@@ -159,6 +160,8 @@ class AgentProgram:
 
     async def _credentialed(self) -> EnrolledNode:
         """The node with a credential; waits for an operator's approval. Raises NotAllowed if revoked."""
+        if not life_left_s(self._enrolled.credential, self._clock):
+            self._enrolled = msgspec.structs.replace(self._enrolled, credential="")
         while not self._enrolled.credential and not self._stopped.is_set():
             self._enrolled = await asyncio.to_thread(fresh_credential, self._enrolled, self._clock)
             save_enrolled(self._home, self._enrolled)

@@ -189,6 +189,7 @@ class GatewayProgram:
             ids=ids,
             clock=clock,
             notify=notify,
+            credential_s=settings.node.credential_s,
         )
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, notify)
         endpoints = [

@@ -1,0 +1,120 @@
+"""What follows after an attempt ended: every failure in every state has one answer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from panal.core.errors import (
+    AnswerCut,
+    AttemptTimeout,
+    ClientGone,
+    EngineFailed,
+    EngineRefused,
+    FrameGap,
+    NodeLeaving,
+    NodeLost,
+    NodeRefused,
+    PanalError,
+)
+from panal.scheduling.continuation import (
+    ATTEMPTS_MAX,
+    KEPT_TOKENS_MAX,
+    REFUSALS_MAX,
+    AnswerSoFar,
+    GiveUp,
+    GoOn,
+    TryAgain,
+    next_step,
+)
+
+BREAKS: list[PanalError] = [
+    NodeLost("lost"),
+    NodeLeaving("leaving"),
+    EngineFailed("crash"),
+    FrameGap("gap"),
+    AttemptTimeout("first_token", 1.0),
+]
+
+
+def begun(**changes: object) -> AnswerSoFar:
+    so_far = AnswerSoFar(
+        attempts=1, sent=True, role_sent=True, pieces=["a"], token_ids=[1], completion_tokens=1
+    )
+    for name, value in changes.items():
+        setattr(so_far, name, value)
+    return so_far
+
+
+@pytest.mark.parametrize("failure", BREAKS, ids=lambda failure: failure.code)
+def test_nothing_sent_means_a_fresh_try_that_nobody_sees(failure: PanalError) -> None:
+    assert next_step(AnswerSoFar(attempts=1), failure, resumable=True, twin="t") == TryAgain()
+    assert next_step(AnswerSoFar(attempts=1), failure, resumable=False, twin="") == TryAgain()
+
+
+@pytest.mark.parametrize("failure", BREAKS, ids=lambda failure: failure.code)
+def test_something_sent_means_going_on_from_the_last_token(failure: PanalError) -> None:
+    assert next_step(begun(), failure, resumable=True, twin="t") == GoOn()
+
+
+@pytest.mark.parametrize(
+    ("so_far", "resumable", "twin"),
+    [
+        (begun(), False, "t"),
+        (begun(), True, ""),
+        (begun(opaque=True), True, "t"),
+        (begun(completion_tokens=KEPT_TOKENS_MAX + 1), True, "t"),
+        (begun(attempts=ATTEMPTS_MAX), True, "t"),
+    ],
+    ids=["not resumable", "no twin", "tool call begun", "too long", "three attempts"],
+)
+def test_what_cannot_go_on_is_told_as_cut(so_far: AnswerSoFar, resumable: bool, twin: str) -> None:
+    step = next_step(so_far, NodeLost("lost"), resumable=resumable, twin=twin)
+    assert isinstance(step, GiveUp)
+    assert isinstance(step.error, AnswerCut)
+
+
+def test_the_callers_mistake_and_the_callers_going_are_final() -> None:
+    refused = EngineRefused("too long", status=400, body=b"{}")
+    for failure in (refused, ClientGone("gone")):
+        for so_far in (AnswerSoFar(attempts=1), begun()):
+            assert next_step(so_far, failure, resumable=True, twin="t") == GiveUp(failure)
+
+
+def test_a_refusing_node_costs_no_attempt_but_is_bounded() -> None:
+    failure = NodeRefused("in use by its owner")
+    assert next_step(begun(attempts=ATTEMPTS_MAX), failure, resumable=True, twin="t") == TryAgain()
+    assert next_step(begun(refusals=REFUSALS_MAX), failure, resumable=True, twin="t") == GiveUp(failure)
+
+
+@given(
+    attempts=st.integers(1, 5),
+    refusals=st.integers(0, 10),
+    sent=st.booleans(),
+    opaque=st.booleans(),
+    tokens=st.integers(0, 2 * KEPT_TOKENS_MAX),
+    resumable=st.booleans(),
+    twin=st.sampled_from(["", "t"]),
+    failure=st.sampled_from([*BREAKS, NodeRefused("busy")]),
+)
+def test_text_that_was_sent_is_never_started_over(
+    attempts: int,
+    refusals: int,
+    sent: bool,
+    opaque: bool,
+    tokens: int,
+    resumable: bool,
+    twin: str,
+    failure: PanalError,
+) -> None:
+    so_far = AnswerSoFar(attempts, refusals, sent, opaque, sent, ["x"] if sent else [], None, 0, tokens)
+    step = next_step(so_far, failure, resumable=resumable, twin=twin)
+    if sent and not isinstance(failure, NodeRefused):
+        assert not isinstance(step, TryAgain)
+    if not resumable or not twin or opaque:
+        assert not isinstance(step, GoOn)
+
+
+def test_a_refusal_in_the_middle_of_an_answer_forgets_nothing() -> None:
+    """After a resume was refused, the next node must go on, not begin."""
+    step = next_step(begun(), NodeRefused("busy"), resumable=True, twin="t")
+    assert step == GoOn()

@@ -1,0 +1,159 @@
+"""Filter, score, pick: decisions over plain values."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
+from panal.core.nodes import DataClass, NodeClass
+from panal.core.requests import Route
+from panal.scheduling.replicas import STALE_AFTER_S, Need, OwnLoad, ReplicaView
+from panal.scheduling.routing import Candidate, choose, has_room, predicted_seconds, unfit
+
+NOW_S = 1000.0
+
+
+def a_replica(number: int = 0, **changes: Any) -> ReplicaView:
+    values: dict[str, Any] = {
+        "key": NodeKey(f"U{number}"),
+        "node_id": NodeId(f"node_{number}"),
+        "node_name": f"desk-{number}",
+        "instance": InstanceId("ins_1"),
+        "replica_id": ReplicaId(f"node_{number}/rep"),
+        "reported_id": "rep",
+        "model": "m",
+        "twin": "twin",
+        "resume": "token_ids",
+        "routes": frozenset({"chat"}),
+        "context_tokens": 4096,
+        "slots": 4,
+        "node_class": NodeClass.DEDICATED,
+        "country": "ES",
+        "data_class": DataClass.INTERNAL,
+        "takes_work": True,
+        "healthy": True,
+        "reported_s": NOW_S,
+        "prefill_tokens_per_s": 1000.0,
+        "decode_s_per_token": 0.02,
+    }
+    return ReplicaView(**(values | changes))
+
+
+def a_need(**changes: Any) -> Need:
+    values: dict[str, Any] = {
+        "model": "m",
+        "route": Route.CHAT,
+        "prompt_tokens": 100,
+        "output_tokens": 100,
+        "allowed": lambda replica: True,
+    }
+    return Need(**(values | changes))
+
+
+def candidates(*replicas: ReplicaView) -> list[Candidate]:
+    return [(replica, OwnLoad()) for replica in replicas]
+
+
+def test_takes_the_replica_that_is_done_first_and_not_the_emptiest() -> None:
+    slow_and_empty = a_replica(0, decode_s_per_token=0.2)
+    fast_and_busy = a_replica(1, running=2)
+    chosen = choose(candidates(slow_and_empty, fast_and_busy), a_need(), NOW_S, lambda count: 0)
+    assert chosen is not None and chosen.replica is fast_and_busy
+
+
+def test_corrects_an_old_report_by_what_was_sent_since() -> None:
+    one, two = a_replica(0), a_replica(1)
+    pair = [
+        (one, OwnLoad(sent_since_report=3, running=3, prefill_tokens_since_report=3000)),
+        (two, OwnLoad()),
+    ]
+    chosen = choose(pair, a_need(), NOW_S, lambda count: 0)
+    assert chosen is not None and chosen.replica is two
+
+
+def test_an_unmeasured_replica_counts_as_slow_and_never_as_the_best() -> None:
+    unmeasured = a_replica(0, prefill_tokens_per_s=0.0, decode_s_per_token=0.0)
+    measured = a_replica(1)
+    chosen = choose(candidates(unmeasured, measured), a_need(), NOW_S, lambda count: 0)
+    assert chosen is not None and chosen.replica is measured
+
+
+def test_each_reason_not_to_fit_has_its_words() -> None:
+    reasons = {
+        "takes no work": (a_replica(takes_work=False), a_need()),
+        "engine is not healthy": (a_replica(healthy=False), a_need()),
+        "not heard of lately": (a_replica(reported_s=NOW_S - STALE_AFTER_S - 0.1), a_need()),
+        "already failed this request": (a_replica(), a_need(excluded=frozenset({a_replica().replica_id}))),
+        "does not serve this route": (a_replica(), a_need(route=Route.EMBEDDINGS)),
+        "cannot continue this answer": (a_replica(twin="other"), a_need(twin="twin")),
+        "context is too short": (a_replica(context_tokens=10), a_need()),
+        "may not see this data": (a_replica(), a_need(allowed=lambda replica: False)),
+    }
+    for words, (replica, need) in reasons.items():
+        assert unfit(replica, need, NOW_S) == words
+    assert unfit(a_replica(), a_need(), NOW_S) is None
+
+
+def test_no_resume_is_asked_of_an_engine_that_cannot() -> None:
+    assert unfit(a_replica(resume="none"), a_need(twin="twin"), NOW_S) == "cannot continue this answer"
+
+
+def test_what_cannot_be_resumed_goes_to_machines_without_an_owner_first() -> None:
+    desk = a_replica(0, node_class=NodeClass.DESKTOP, decode_s_per_token=0.001)
+    server = a_replica(1, decode_s_per_token=0.1)
+    pair = candidates(desk, server)
+    for_desk = choose(pair, a_need(), NOW_S, lambda count: 0)
+    for_server = choose(pair, a_need(resumable=False), NOW_S, lambda count: 0)
+    assert for_desk is not None and for_desk.replica is desk
+    assert for_server is not None and for_server.replica is server
+
+
+def test_many_replicas_are_sampled_and_all_are_asked_when_the_sample_does_not_fit() -> None:
+    broken = [a_replica(number, healthy=False) for number in range(99)]
+    good = a_replica(99)
+    chosen = choose(candidates(*broken, good), a_need(), NOW_S, lambda count: 0)
+    assert chosen is not None and chosen.replica is good
+
+
+@given(
+    running=st.integers(0, 10),
+    own=st.integers(0, 10),
+    waiting=st.integers(0, 3),
+    slots=st.integers(1, 8),
+)
+def test_a_replica_never_gets_more_than_its_slots(running: int, own: int, waiting: int, slots: int) -> None:
+    replica = a_replica(running=running, waiting=waiting, slots=slots)
+    load = OwnLoad(running=own)
+    if has_room(replica, load):
+        assert own < slots
+        assert own + max(0, running + waiting - own) < slots
+
+
+@given(
+    healthy=st.lists(st.booleans(), max_size=30),
+    stale=st.lists(st.booleans(), max_size=30),
+    seed=st.integers(0, 1_000),
+)
+def test_whatever_is_chosen_fits(healthy: list[bool], stale: list[bool], seed: int) -> None:
+    replicas = [
+        a_replica(number, healthy=well, reported_s=NOW_S - (5.0 if old else 0.0))
+        for number, (well, old) in enumerate(zip(healthy, stale, strict=False))
+    ]
+    chosen = choose(candidates(*replicas), a_need(), NOW_S, lambda count: seed % count)
+    fitting = [replica for replica in replicas if unfit(replica, a_need(), NOW_S) is None]
+    assert (chosen is None) == (not fitting)
+    if chosen is not None:
+        assert chosen.replica in fitting
+
+
+@given(tokens=st.integers(1, 100_000), more=st.integers(1, 10_000))
+def test_more_work_is_never_predicted_to_be_quicker(tokens: int, more: int) -> None:
+    replica, load = a_replica(), OwnLoad()
+    first_s, total_s = predicted_seconds(replica, load, a_need(prompt_tokens=tokens), NOW_S)
+    later_s, end_s = predicted_seconds(replica, load, a_need(prompt_tokens=tokens + more), NOW_S)
+    assert later_s > first_s
+    assert end_s > total_s
+    busy = replace(replica, pending_prefill_tokens=1000)
+    assert predicted_seconds(busy, load, a_need(prompt_tokens=tokens), NOW_S)[0] > first_s

@@ -86,14 +86,18 @@ def next_step(so_far: AnswerSoFar, failure: PanalError, *, resumable: bool, twin
     """Decide after ``failure`` of an attempt on a replica with this ``twin`` mark."""
     if isinstance(failure, EngineRefused) or not isinstance(failure, NodeError):
         return GiveUp(told(so_far, failure))
-    if isinstance(failure, NodeRefused):
-        return TryAgain() if so_far.refusals < REFUSALS_MAX else GiveUp(failure)
-    if so_far.attempts >= ATTEMPTS_MAX:
+    if _spent(so_far, failure):
         return GiveUp(told(so_far, failure))
     can_go_on = resumable and bool(twin) and not so_far.opaque and so_far.completion_tokens <= KEPT_TOKENS_MAX
     if so_far.sent:
         return GoOn() if can_go_on else GiveUp(told(so_far, failure))
     return GoOn() if can_go_on and so_far.pieces else TryAgain()
+
+
+def _spent(so_far: AnswerSoFar, failure: PanalError) -> bool:
+    if isinstance(failure, NodeRefused):
+        return so_far.refusals >= REFUSALS_MAX
+    return so_far.attempts >= ATTEMPTS_MAX
 
 
 def told(so_far: AnswerSoFar, failure: PanalError) -> PanalError:

@@ -160,6 +160,22 @@ async def test_a_refusal_of_a_node_sends_the_request_elsewhere_and_costs_no_atte
     assert path.books.finished[0].attempts[0].outcome is AttemptOutcome.REFUSED
 
 
+async def test_a_refused_resume_goes_on_at_the_next_node_and_repeats_nothing() -> None:
+    path = await Path().start(3)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "one ")
+    first.send(run, Event(leaving=True))
+    second, again = await path.runner()
+    second.send(again, Event(error=WireError(kind="refused", message="in use by its owner")))
+    third, last = await path.runner()
+    assert last.emitted is not None and last.emitted.text == "one "
+    third.tell(last, "two")
+    third.finish(last)
+    await task
+    assert sink.data == b"one two"
+
+
 async def test_p06_a_client_that_leaves_the_queue_never_reaches_an_engine() -> None:
     path = await Path().start(1)
     path.nodes[0].beat(slots=1)

@@ -53,3 +53,33 @@ async def test_a_revocation_is_kept_even_when_no_server_hears_it(installation: N
         await asyncio.wait_for(issuer.revoke(NodeKey(key.public)), 20)
     await installation.server.start()
     assert await is_refused(installation, credential, key)
+
+
+async def test_a_revocation_that_only_the_store_knows_is_made_good(installation: NatsInstallation) -> None:
+    key, free = installation.new_key(), installation.new_key()
+    credential = installation.credential(key)
+    issuer = another_program(installation)
+    await issuer.ensure_revoked([NodeKey(key.public)])
+    assert await is_refused(installation, credential, key)
+    assert not await is_refused(installation, installation.credential(free), free)
+
+
+async def test_a_revocation_that_no_server_heard_is_pushed_later(installation: NatsInstallation) -> None:
+    key = installation.new_key()
+    issuer = another_program(installation)
+    await issuer.ensure_revoked([])
+    old = installation.authority.account_jwt()
+    await issuer.revoke(NodeKey(key.public))
+    await installation.push(old)  # as if the server had never heard of it
+    credential = installation.credential(key)
+    assert not await is_refused(installation, credential, key)
+    await another_program(installation).ensure_revoked([NodeKey(key.public)])
+    assert await is_refused(installation, credential, key)
+
+
+async def test_nothing_is_sent_when_the_servers_have_it_all(installation: NatsInstallation) -> None:
+    key = NodeKey(installation.new_key().public)
+    issuer = another_program(installation)
+    await issuer.ensure_revoked([key])
+    await installation.server.stop()
+    await asyncio.wait_for(issuer.ensure_revoked([key]), 1)

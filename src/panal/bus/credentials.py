@@ -178,6 +178,14 @@ def expires_utc_s(credential: str) -> int:
         raise ValueError("that is not a credential of the bus") from error
 
 
+def life_left_s(credential: str, clock: Clock) -> float:
+    """Seconds until a credential ends; 0 when it has ended or is none."""
+    try:
+        return max(0.0, expires_utc_s(credential) - clock.utc_seconds())
+    except ValueError:
+        return 0.0
+
+
 def _account_claims(signing_keys: list[dict[str, Any]], revocations: Mapping[str, int]) -> dict[str, Any]:
     unlimited = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
     claims: dict[str, Any] = {"type": "account", "version": 2, "limits": unlimited | {"wildcards": True}}

@@ -10,7 +10,7 @@ import logging
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances
 from panal.core.clock import Clock
-from panal.core.errors import BusError, StoreError
+from panal.core.errors import BusError, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
 from panal.core.nodes import Membership
 from panal.core.principals import Principal, Role
@@ -58,6 +58,7 @@ class Controller:
         self._models_written: dict[str, str] = {}
         self._counts: dict[tuple[NodeKey, str], AttemptCounts] = {}
         self._revision = -1
+        self._revocations_due = True
         self._seen_written_s = float("-inf")
         self._hurry = asyncio.Event()
 
@@ -96,6 +97,7 @@ class Controller:
 
     async def run(self) -> None:
         """Work until cancelled. ``refresh`` must have been called once."""
+        self._hurry.set()  # what an earlier process left undone is done at once
         while True:
             try:
                 async with asyncio.timeout(ROUND_EACH_S):
@@ -113,6 +115,7 @@ class Controller:
         await self.refresh()
         await self._write_news()
         await self._write_counts()
+        await self._ensure_revoked()
 
     async def refresh(self) -> None:
         """Read nodes again if they changed. Raises StoreError."""
@@ -121,6 +124,7 @@ class Controller:
             return
         async with self._store.reading() as tx:
             nodes = await tx.nodes.all()
+        self._revocations_due = True
         self._nodes = {node.key: node for node in nodes if node.membership is not Membership.PENDING}
         self._revision = revision
         self._instances.keep_only(set(self._nodes))
@@ -179,6 +183,19 @@ class Controller:
         for key, names in by_key.items():
             self._instruct(key, Instruction(id=self._ids.other("ist"), verb="counts_seen", attempts=names))
 
+    async def _ensure_revoked(self) -> None:
+        """What the store calls revoked the bus refuses, also after a crash between the two."""
+        if not self._revocations_due:
+            return
+        async with self._store.reading() as tx:
+            keys = await tx.nodes.revoked_keys()
+        try:
+            await self._issuer.ensure_revoked(keys)
+        except (BusError, SettingsError) as error:
+            log.warning("revocations have to wait: %s", error.message, extra=fields(action="revoke_waits"))
+            return
+        self._revocations_due = False
+
     # --- what it tells nodes ----------------------------------------------------------------------
 
     def _tell_membership(self, node: NodeRecord, instance: InstanceId) -> None:
@@ -202,7 +219,9 @@ class Controller:
             if len(self._refused) > COUNTS_KEPT_MAX:
                 self._refused.clear()
             self._audit.append((node, "node.second_instance"))
-            log.warning("a second instance of %s is refused", node.name, extra=fields(action="instance_refused"))
+            log.warning(
+                "a second instance of %s is refused", node.name, extra=fields(action="instance_refused")
+            )
         self._refused[node.key, instance] = now_s
         self._say(
             node,

@@ -74,7 +74,7 @@ class NodeSettings(Masked):
     context_tokens: int = setting(4096, "context of each slot", low=128, high=4_194_304)
     exact: bool = setting(False, "same answer whatever else runs, at a cost in speed")
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
-    credential_s: float = setting(3600.0, "life of a node's bus credential", low=60, high=86400)
+    credential_s: float = setting(3600.0, "life of a node's bus credential", low=10, high=86400)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,7 +24,7 @@ from panal.protocol.joining import (
     signed_text,
 )
 
-CREDENTIAL_S = 3600
+CREDENTIAL_S = 3600.0
 
 _NODE_KEY = re.compile(r"U[A-Z2-7]{55}")
 _MACHINE = re.compile(r"[0-9a-f]{64}|")
@@ -53,7 +53,9 @@ class Enrolment:
         ids: IdSource,
         clock: Clock,
         notify: Callable[[], None],
+        credential_s: float = CREDENTIAL_S,
     ) -> None:
+        self._credential_s = credential_s
         self._store = store
         self._issuer = issuer
         self._verify = verify
@@ -181,7 +183,7 @@ class Enrolment:
     def _admission(self, node: NodeRecord) -> Admission:
         credential = ""
         if node.membership is not Membership.PENDING:
-            credential = self._issuer.node_credential(node.key, CREDENTIAL_S)
+            credential = self._issuer.node_credential(node.key, int(self._credential_s))
         advertised = self._advertised()
         return Admission(
             node=node.node_id,

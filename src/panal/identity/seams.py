@@ -1,6 +1,6 @@
 """What identity needs of the store and of the bus, over core words only."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,6 +68,10 @@ class CredentialIssuer(Protocol):
 
     async def revoke(self, node_key: NodeKey) -> None:
         """Cuts the node's connections and refuses its key from now on. Raises BusError; may be repeated."""
+        ...
+
+    async def ensure_revoked(self, node_keys: Iterable[NodeKey]) -> None:
+        """All of these stay out, whatever was missed before; cheap when nothing was. Raises BusError."""
         ...
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
+from panal.bus.credentials import life_left_s
 from panal.bus.seam import NodeBus
 from panal.core.clock import Clock
 from panal.core.errors import BusError
@@ -96,7 +97,8 @@ class Agent:
     async def run(self) -> Ending:
         """Serve until stopped. Raises BusError when the bus cannot be reached at the start."""
         self._availability.attach(self)
-        await self._bus.start(self)
+        if not await self._on_the_bus():
+            return self._ending
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -117,6 +119,27 @@ class Agent:
             await self._attempts.close()
             await self._bus.close()
         return self._ending
+
+    async def _on_the_bus(self) -> bool:
+        """False when told to stop, or when the bus will not have the credential, before it is reached."""
+        loop = asyncio.get_running_loop()
+        starting = loop.create_task(self._bus.start(self), name="bus start")
+        stopping = loop.create_task(self._stop.wait(), name="stop before start")
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not starting.done():
+                starting.cancel()
+            await asyncio.wait({starting, stopping})
+        if starting.cancelled():
+            return False
+        if self._stop.is_set():
+            starting.exception()  # whatever it was, the stop says more
+            await self._bus.close()
+            return False
+        starting.result()
+        return True
 
     def stop(self, ending: Ending = Ending.STOPPED, reason: str = "") -> None:
         """End ``run`` in order. The first call decides the ending."""
@@ -195,7 +218,7 @@ class Agent:
         except (BusError, OSError) as error:
             self._log.warning("the new credential could not be used: %s", error)
             return
-        self._reports.renewed()
+        self._reports.renewed(life_left_s(credential, self._clock))
 
     # --- engine and owner
 

@@ -12,7 +12,7 @@ from panal.node.settings import AgentSettings
 from panal.protocol.messages import Report, YieldReport
 
 REPORT_EACH_S = 1.0
-RENEW_AGAIN_S = 30.0
+RENEW_AGAIN_S_MAX = 30.0
 YIELDS_KEPT_MAX = 32
 
 
@@ -33,6 +33,7 @@ class Reports:
         self._send_report = send_report
         self._clock = clock
         self._yields: list[YieldReport] = []
+        self._credential_s = settings.credential_s
         self._renewed_s = clock.monotonic_seconds()
         self._asked_s = float("-inf")
         self._log = logging.getLogger("panal.node.reports")
@@ -43,8 +44,9 @@ class Reports:
             await asyncio.sleep(REPORT_EACH_S)
             self.send()
 
-    def renewed(self) -> None:
-        """A fresh credential is in use."""
+    def renewed(self, credential_s: float) -> None:
+        """A fresh credential is in use, good for so long from now."""
+        self._credential_s = credential_s
         self._renewed_s = self._clock.monotonic_seconds()
 
     def add_yield(self, report: YieldReport) -> None:
@@ -72,8 +74,9 @@ class Reports:
                 self._asked_s = now_s
 
     def _renew_due(self, now_s: float) -> bool:
-        old = now_s - self._renewed_s >= self._settings.credential_s / 2
-        return old and now_s - self._asked_s >= RENEW_AGAIN_S
+        again_s = min(RENEW_AGAIN_S_MAX, self._credential_s / 8)
+        old = now_s - self._renewed_s >= self._credential_s / 2
+        return old and now_s - self._asked_s >= again_s
 
     def _send(self, report: Report) -> bool:
         try:

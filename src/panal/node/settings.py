@@ -7,7 +7,8 @@ from panal.core.ids import NodeId
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``credential_s``: life of the bus credential, a new one is asked for when half of it is over.
+    """``credential_s``: what is left of the bus credential's life at the start; a new one is asked for when
+    half of it is over.
 
     ``grace_s``: how long attempts may go on after a stop was asked for. ``measure``: time the engine
     with a small request at each start.

@@ -1,7 +1,7 @@
 """A management over a real store, with an issuer and a notice that remember."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,11 @@ class Issuer:
         if self.away:
             raise BusError("away")
         self.revoked.append(key)
+
+    async def ensure_revoked(self, keys: Iterable[NodeKey]) -> None:
+        if self.away:
+            raise BusError("away")
+        self.revoked += [key for key in keys if key not in self.revoked]
 
 
 @dataclass

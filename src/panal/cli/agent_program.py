@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from panal.bus.nats_bus import NatsNodeBus
 from panal.bus.nkeys import SigningKey
 from panal.cli.failures import first_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.cli.signals import on_end_signals
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, PanalError, SettingsError
 from panal.core.ids import IdSource, NodeId
@@ -91,9 +91,7 @@ class AgentProgram:
 
     async def run(self) -> None:
         """Until a signal. Raises SettingsError or NotAllowed when this node may not go on."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopped.set)
+        on_end_signals(self._stopped.set)
         async with asyncio.TaskGroup() as group:
             side = [group.create_task(self._stop_agent())]
             if self._options.watch_parent:

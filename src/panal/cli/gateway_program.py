@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import ssl
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.cli.signals import on_end_signals
 from panal.controller.controller import Controller
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
@@ -96,9 +96,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(home: Home, settings: Settings, *, watch_parent: bool) -> None:
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    on_end_signals(stopped.set)
     async with AsyncExitStack() as stack:
         program = await GatewayProgram.build(home, settings, stack)
         async with asyncio.TaskGroup() as group:
@@ -287,6 +285,7 @@ def _listeners(app: App, settings: Settings, addresses: Addresses, files: Certif
         header_bytes_max=gateway.header_bytes_max,
         headers_max=gateway.headers_max,
         body_bytes_max=gateway.body_bytes_max,
+        write_stall_s_max=gateway.write_stall_s_max,
     )
     return [
         Listener(app, gateway.http_host, gateway.http_port, limits),

@@ -6,7 +6,6 @@ The other way round at the end. Everything that takes more than a moment is said
 
 import asyncio
 import os
-import signal
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from panal.cli.api_client import Api, ApiRefused
 from panal.cli.chat import served_models
 from panal.cli.children import Child, Restarts
 from panal.cli.home import Home
+from panal.cli.signals import on_end_signals
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, SettingsError
 from panal.core.settings import Settings
@@ -70,9 +70,7 @@ class Up:
 
     async def run(self) -> None:
         """Start everything, say so, and run until a signal. Raises SettingsError."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopped.set)
+        on_end_signals(self._stopped.set)
         begun_s = time.monotonic()
         self._home.make()
         lock = FolderLock(self._home.path)

@@ -35,6 +35,7 @@ class HttpLimits:
     header_bytes_max: int = 32 * 1024
     headers_max: int = 100
     body_bytes_max: int = 10 * 1024 * 1024
+    write_stall_s_max: float = 30.0
 
 
 class Refused(Exception):
@@ -55,6 +56,7 @@ class PanalHttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._body_bytes = 0
         self._refusal: tuple[int, str, str] | None = None
+        self._stalled_since_s: float | None = None
 
     # --- connection -------------------------------------------------------------------------------
 
@@ -71,8 +73,13 @@ class PanalHttpProtocol(HttpToolsProtocol):
         if gone is not None:
             gone()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_since_s = self.loop.time()
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._stalled_since_s = None
         if self.on_drained is not None:
             self.on_drained()
 
@@ -131,7 +138,10 @@ class PanalHttpProtocol(HttpToolsProtocol):
     def sweep(self, now_s: float) -> None:
         """Close the connection if it has been in a phase for too long."""
         age_s = now_s - self._since_s
-        if self._phase == "refused":
+        stalled_s = 0.0 if self._stalled_since_s is None else now_s - self._stalled_since_s
+        if stalled_s > self.limits.write_stall_s_max:
+            self.transport.abort()
+        elif self._phase == "refused":
             if age_s > LINGER_S:
                 self.transport.close()
         elif self._phase == "head" and age_s > self.limits.header_s_max:

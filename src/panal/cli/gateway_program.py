@@ -226,7 +226,12 @@ def _gateway(
     registry: CollectorRegistry,
 ) -> Gateway:
     """The path and what watches it."""
-    limits = Limits(settings.gateway.first_token_s_max, settings.gateway.between_tokens_s_max)
+    limits = Limits(
+        first_token_s_max=settings.gateway.first_token_s_max,
+        between_tokens_s_max=settings.gateway.between_tokens_s_max,
+        attempts_max=settings.gateway.attempts_max,
+        client_stall_s_max=settings.gateway.write_stall_s_max,
+    )
     queued = _Number()
     hedges = HedgeBudget()
     fleet = Fleet(clock)

@@ -26,7 +26,7 @@ from panal.protocol.messages import (
     Frame,
     RunAttempt,
 )
-from panal.scheduling.continuation import GiveUp, GoOn, TryAgain, next_step, told
+from panal.scheduling.continuation import ATTEMPTS_MAX, GiveUp, GoOn, TryAgain, next_step, told
 from panal.scheduling.replicas import Need, ReplicaView
 from panal.scheduling.routing import Choice
 
@@ -43,6 +43,9 @@ class Limits:
     between_tokens_s_max: float = 30.0
     recovery_s_max: float = 10.0
     """How long a broken answer waits for a replica that can take it over."""
+    attempts_max: int = ATTEMPTS_MAX
+    client_stall_s_max: float = 30.0
+    """A client that reads nothing of its answer for so long is taken for gone."""
 
 
 class Observer(Protocol):
@@ -120,7 +123,13 @@ class Dispatcher:
             if answer.interruption is not None:
                 raise answer.interruption
             twin = choice.replica.twin if choice.replica.resume != "none" else ""
-            step = next_step(answer.so_far, failure, resumable=answer.request.resumable, twin=twin)
+            step = next_step(
+                answer.so_far,
+                failure,
+                resumable=answer.request.resumable,
+                twin=twin,
+                attempts_max=self._limits.attempts_max,
+            )
             match step:
                 case GiveUp(error):
                     raise error

@@ -20,7 +20,6 @@ SILENCE_TOKENS = 8
 HEDGE_FACTOR = 3.0
 HEDGE_SHARE = 0.05
 HEDGES_SAVED_MAX = 5.0
-CLIENT_FULL_S_MAX = 30.0
 KEEP_ALIVE_EACH_S = 10.0
 AGENT_MARGIN_S = 1.0
 """The agent keeps the token limits itself; the gateway steps in this much later."""
@@ -70,8 +69,11 @@ class Watch:
                 continue
             if now_s >= answer.request.deadline_monotonic_s:
                 answer.interrupt(_deadline(answer))
-            elif answer.full_since_s is not None and now_s - answer.full_since_s > CLIENT_FULL_S_MAX:
-                answer.interrupt(ClientGone(f"The client read nothing for {CLIENT_FULL_S_MAX:.0f} s."))
+            elif (
+                answer.full_since_s is not None
+                and now_s - answer.full_since_s > self._limits.client_stall_s_max
+            ):
+                answer.interrupt(ClientGone("The client read nothing of its answer for too long."))
             else:
                 failure = self._failure(answer, attempt, now_s)
                 if failure is not None:

@@ -82,11 +82,18 @@ class GiveUp:
 NextStep = TryAgain | GoOn | GiveUp
 
 
-def next_step(so_far: AnswerSoFar, failure: PanalError, *, resumable: bool, twin: str) -> NextStep:
+def next_step(
+    so_far: AnswerSoFar,
+    failure: PanalError,
+    *,
+    resumable: bool,
+    twin: str,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> NextStep:
     """Decide after ``failure`` of an attempt on a replica with this ``twin`` mark."""
     if isinstance(failure, EngineRefused) or not isinstance(failure, NodeError):
         return GiveUp(told(so_far, failure))
-    if _spent(so_far, failure):
+    if _spent(so_far, failure, attempts_max):
         return GiveUp(told(so_far, failure))
     can_go_on = resumable and bool(twin) and not so_far.opaque and so_far.completion_tokens <= KEPT_TOKENS_MAX
     if so_far.sent:
@@ -94,10 +101,10 @@ def next_step(so_far: AnswerSoFar, failure: PanalError, *, resumable: bool, twin
     return GoOn() if can_go_on and so_far.pieces else TryAgain()
 
 
-def _spent(so_far: AnswerSoFar, failure: PanalError) -> bool:
+def _spent(so_far: AnswerSoFar, failure: PanalError, attempts_max: int) -> bool:
     if isinstance(failure, NodeRefused):
         return so_far.refusals >= REFUSALS_MAX
-    return so_far.attempts >= ATTEMPTS_MAX
+    return so_far.attempts >= attempts_max
 
 
 def told(so_far: AnswerSoFar, failure: PanalError) -> PanalError:

@@ -99,7 +99,7 @@ async def test_streams_text_with_a_finish_and_usage(engine: Engine, route: Route
     body = (
         chat_body("count 9", max_tokens=12)
         if route is Route.CHAT
-        else {"prompt": "count 9", "max_tokens": 12}
+        else {"prompt": "count 9", "max_tokens": 12, "temperature": 0}
     )
     deltas = await all_deltas(engine, EngineCall(route, body))
     assert "".join(delta.text for delta in deltas)

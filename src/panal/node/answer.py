@@ -55,6 +55,8 @@ class AnswerWriter:
         for piece in pieces:
             if piece.chunk is not None:
                 data += self._format.chunk(piece.chunk)
+            elif piece.plain and piece.text:
+                data += self._format.text(piece.text)
             self._carry.add(piece)
         if self._gate is not None and self._gate.hit:
             data += self._format.finish("stop")
@@ -69,6 +71,8 @@ class AnswerWriter:
         if delta.finish:
             self._finish = delta.finish
         if delta.chunk is None:
+            if delta.plain:
+                self._open.add(0)
             return
         for choice in delta.chunk["choices"]:
             index = choice.get("index", 0)
@@ -178,7 +182,7 @@ def _cut(delta: Delta, route: Route, characters: int) -> Delta:
         else:
             choice["text"] = text
         chunk = {**delta.chunk, "choices": [choice]}
-    return Delta(chunk=chunk, text=text, tokens=delta.tokens)
+    return Delta(chunk=chunk, text=text, tokens=delta.tokens, plain=delta.plain)
 
 
 class _Carry:

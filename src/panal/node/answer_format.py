@@ -24,6 +24,10 @@ class AnswerFormat(Protocol):
         """A chunk of the engine. Returns what may go out now."""
         ...
 
+    def text(self, text: str) -> bytes:
+        """Text of the first choice and nothing else."""
+        ...
+
     def finish(self, reason: str) -> bytes:
         """The agent itself ends the first choice."""
         ...
@@ -47,6 +51,23 @@ class StreamFormat:
         }
         self.role_sent = plan.emitted is not None and plan.emitted.role_sent
         self._roles = {0} if self.role_sent else set()
+        self._text_head = b""
+        self._text_tail = b""
+
+    def text(self, text: str) -> bytes:
+        before = b""
+        if self._chat and 0 not in self._roles:
+            before = self._settle_role({"index": 0, "delta": {}})
+        if not self._text_head:
+            self._make_text_frame()
+        return before + self._text_head + msgspec.json.encode(text) + self._text_tail
+
+    def _make_text_frame(self) -> None:
+        """What stands before and after the text of every plain chunk is the same all along."""
+        mark = "\ue000"
+        choice = {**chunks.text_choice(self._plan.route, mark, None), "logprobs": None}
+        whole = chunks.event({**self._identity, "choices": [choice]})
+        self._text_head, self._text_tail = whole.rsplit(msgspec.json.encode(mark), 1)
 
     def chunk(self, chunk: Json) -> bytes:
         before = b""
@@ -59,6 +80,9 @@ class StreamFormat:
         if not kept:
             return before
         chunk["choices"] = kept
+        fingerprint = chunk.get("system_fingerprint")
+        if fingerprint and "system_fingerprint" not in self._identity:
+            self._identity["system_fingerprint"] = fingerprint
         chunk.update(self._identity)
         return before + chunks.event(chunk)
 
@@ -118,12 +142,15 @@ class WholeFormat:
 
     def chunk(self, chunk: Json) -> bytes:
         for choice in chunk["choices"]:
-            self._bytes += self._choice(choice.get("index", 0)).add(choice)
-        if self._bytes > WHOLE_BYTES_MAX:
-            raise EngineFailed("the engine's answer is too large")
+            self._grow(self._choice(choice.get("index", 0)).add(choice))
         for name, value in chunk.items():
             if name != "choices" and value is not None:
                 self._rest[name] = value
+        return b""
+
+    def text(self, text: str) -> bytes:
+        self._choice(0).text.append(text)
+        self._grow(len(text))
         return b""
 
     def finish(self, reason: str) -> bytes:
@@ -142,6 +169,11 @@ class WholeFormat:
             "usage": chunks.usage_body(usage, raw_usage),
         }
         return msgspec.json.encode(body)
+
+    def _grow(self, added_bytes: int) -> None:
+        self._bytes += added_bytes
+        if self._bytes > WHOLE_BYTES_MAX:
+            raise EngineFailed("the engine's answer is too large")
 
     def _choice(self, index: int) -> "_WholeChoice":
         found = self._choices.get(index)

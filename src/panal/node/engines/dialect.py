@@ -69,6 +69,10 @@ class EngineRequest:
 class ChunkReader(Protocol):
     """Reads the chunks of one answer, in order."""
 
+    def short(self, event: bytes) -> Delta | None:
+        """The delta of an undecoded chunk that is nothing but text; None sends it the long way."""
+        ...
+
     async def read(self, chunk: Json) -> Delta:
         """The chunk cleaned, with what panal must know. Raises EngineFailed for a broken chunk."""
         ...

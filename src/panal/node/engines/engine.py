@@ -55,10 +55,10 @@ class Delta:
     """One step of an answer.
 
     ``chunk`` is the engine's chunk in the shape of the call's route, free of what only panal asked for
-    and of usage; None where there is nothing to pass on. ``text`` is the new text of the first choice.
-    ``token_ids`` are ids made since the last delta, perhaps ahead of their text; None where
-    an id is unknown. ``tokens`` is how many tokens were made in all choices. ``usage`` is the engine's own
-    count so far, of this call alone. ``raw_usage`` is the same as the engine wrote it.
+    and of usage; None where there is nothing to pass on, or nothing but text (``plain``). ``text`` is the
+    new text of the first choice. ``token_ids`` are ids made since the last delta, perhaps ahead of their
+    text; None where an id is unknown. ``tokens`` is how many tokens were made in all choices. ``usage`` is
+    the engine's own count so far, of this call alone; ``raw_usage`` is the same as the engine wrote it.
     """
 
     chunk: Json | None = None
@@ -69,6 +69,7 @@ class Delta:
     usage: TokenUsage | None = None
     raw_usage: Json = field(default_factory=dict)
     opaque: bool = False
+    plain: bool = False
 
 
 class Engine(Protocol):

@@ -52,7 +52,7 @@ class HttpEngine:
                     if event == b"[DONE]":
                         response.ends_here()
                         return
-                    yield await reader.read(_chunk(event))
+                    yield reader.short(event) or await reader.read(_chunk(event))
 
     async def embed(self, call: EngineCall) -> Json:
         """See Engine.embed."""

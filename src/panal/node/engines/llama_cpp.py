@@ -39,6 +39,11 @@ class LlamaCppReader:
         self._seen = 0
         self._prompt_told = False
 
+    def short(self, event: bytes) -> Delta | None:
+        """Never: its chunks always carry more than text."""
+        del event
+        return None
+
     async def read(self, chunk: Json) -> Delta:
         timings = chunk.pop("timings", None) or {}
         verbose = chunk.pop("__verbose", None) or {}

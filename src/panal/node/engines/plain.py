@@ -3,6 +3,7 @@
 from panal.core.errors import EngineFailed
 from panal.node.engines.dialect import PATHS, Ask, ChunkReader, EngineRequest, plain_delta, streamed
 from panal.node.engines.engine import Delta, EngineCall, Json
+from panal.node.engines.text_chunks import TextChunks
 
 
 class PlainReader:
@@ -10,6 +11,7 @@ class PlainReader:
 
     def __init__(self, call: EngineCall) -> None:
         self._route = call.route
+        self.short = TextChunks(call.route).read
 
     async def read(self, chunk: Json) -> Delta:
         return plain_delta(chunk, self._route)

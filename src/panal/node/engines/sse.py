@@ -27,7 +27,8 @@ class SseParser:
         events: list[bytes] = []
         for line in lines:
             if not line:
-                self._end_event(events)
+                if self._lines:
+                    self._end_event(events)
             elif line.startswith(b"data"):
                 self._add(line)
         return events
@@ -53,7 +54,6 @@ class SseParser:
             raise ProtocolError("an event of the engine is too large")
 
     def _end_event(self, events: list[bytes]) -> None:
-        if self._lines:
-            events.append(self._lines[0] if len(self._lines) == 1 else b"\n".join(self._lines))
-            self._lines = []
-            self._event_bytes = 0
+        events.append(self._lines[0] if len(self._lines) == 1 else b"\n".join(self._lines))
+        self._lines = []
+        self._event_bytes = 0

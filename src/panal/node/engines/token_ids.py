@@ -16,6 +16,7 @@ from panal.node.engines.dialect import (
     streamed,
 )
 from panal.node.engines.engine import Delta, EngineCall, Json
+from panal.node.engines.text_chunks import TextChunks
 from panal.protocol.messages import TokenUsage
 
 
@@ -26,6 +27,7 @@ class TokenIdsReader:
         self._route = call.route
         self._resumed = call.emitted is not None
         self._prompt_tokens = 0
+        self.short = TextChunks(Route.COMPLETIONS if self._resumed else call.route).read
 
     async def read(self, chunk: Json) -> Delta:
         ids, tokens = self._take_ids(chunk)

@@ -23,6 +23,7 @@ KINDS = [
     "plain",
     pytest.param("embedded", marks=pytest.mark.model),
     pytest.param("embedded-exact", marks=pytest.mark.model),
+    pytest.param("attached", marks=pytest.mark.model),
 ]
 
 
@@ -43,16 +44,27 @@ async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         async with plain_engine() as found:
             yield found
         return
-    kind = request.param.removesuffix("-exact")
+    kind = "embedded" if request.param == "attached" else request.param.removesuffix("-exact")
     wish = EngineWish(
-        kind, tmp_path, cache_folder(os.environ), context_tokens=1024, exact=request.param != kind, slots=2
+        kind, tmp_path, cache_folder(os.environ), context_tokens=1024, exact="exact" in request.param, slots=2
     )
     try:
         found = build_engine(wish)
     except SettingsError as error:
         pytest.skip(error.message)
     await found.start()
-    yield found
+    if request.param == "attached":
+        address = found._http.client.address  # type: ignore[attr-defined]
+        options = AttachedOptions(
+            f"http://127.0.0.1:{address.port}", model_digest="d", slots=2, api_key=address.api_key
+        )
+        attached = AttachedEngine(options)
+        await attached.start()
+        assert (attached.facts.kind, attached.facts.context_tokens) == ("llama.cpp", 1024)
+        yield attached
+        await attached.stop()
+    else:
+        yield found
     await found.stop(2.0)
 
 

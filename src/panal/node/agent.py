@@ -266,7 +266,9 @@ class Agent:
             self._keeper.want_off()
 
     def state_changed(self) -> None:
-        """See NodeWork."""
+        """See NodeWork. A hand-over that did not end in a stop of the engine is over now."""
+        if self._availability.state.takes_work:
+            self._attempts.stay()
         self._changed()
 
     def engine_process_ids(self) -> frozenset[int]:

@@ -10,9 +10,9 @@ from panal.node.engines.engine import Engine, EngineCall
 from panal.node.speeds import MeasuredSpeeds
 from panal.node.usage import UsageTally
 
-PROMPT = "Name a few things that one can see from a train window on a long way through the hills in spring."
-TOKENS = 12
-MEASURE_S_MAX = 20.0
+PROMPT = "Name three things that one sees from a train."
+TOKENS = 6
+MEASURE_S_MAX = 60.0
 
 
 async def measure(engine: Engine, speeds: MeasuredSpeeds, clock: Clock) -> None:

@@ -2,7 +2,8 @@
 
 ``python -m panal.node.engines.echo_engine --home H --port 0``. It speaks vLLM's dialect with one token
 per byte, so that characters are cut by tokens, and misbehaves on request: by an ``x_echo`` object in a
-body, or by options for all requests. Faults strike answers that begin here, not ones that are resumed.
+body, or by options for all requests. ``n`` choices all say the same. Faults strike answers that begin
+here, not ones that are resumed.
 
 x_echo: delay_first_s, delay_token_s, status, stop_after (ends without a finish), close_after (hangs up),
 freeze_after (goes silent), split_bytes, crlf, usage (omit | lie | cumulative), extra (comes back as

@@ -77,6 +77,8 @@ class EchoAnswer:
         self._knobs = knobs
         self._chat = chat
         self._made = 0
+        given = body.get("n")
+        self._choices = given if isinstance(given, int) and given > 1 else 1
         self._base: Json = {
             "id": "chatcmpl-echo" if chat else "cmpl-echo",
             "object": "chat.completion.chunk" if chat else "text_completion",
@@ -149,21 +151,23 @@ class EchoAnswer:
             if first:
                 await self._send_first(exchange)
                 first = False
-            choice = self._choice(step)
-            chunk: Json = {**self._base, "choices": [choice]}
-            if self._knobs.usage == "cumulative":
-                chunk["usage"] = self._usage()
-            await self._send(exchange, chunk)
+            for index in range(self._choices):
+                chunk: Json = {**self._base, "choices": [{**self._choice(step), "index": index}]}
+                if self._knobs.usage == "cumulative":
+                    chunk["usage"] = self._usage()
+                await self._send(exchange, chunk)
 
     async def _send_first(self, exchange: Exchange) -> None:
         """vLLM's first chat chunk: the role, and the prompt's ids where they are asked for."""
         if not self._chat:
             return
-        choice: Json = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-        chunk: Json = {**self._base, "choices": [choice]}
-        if self._wants_ids:
-            chunk["prompt_token_ids"] = list(self._prompt)
-        await self._send(exchange, chunk)
+        for index in range(self._choices):
+            delta = {"role": "assistant", "content": ""}
+            choice: Json = {"index": index, "delta": delta, "finish_reason": None}
+            chunk: Json = {**self._base, "choices": [choice]}
+            if self._wants_ids:
+                chunk["prompt_token_ids"] = list(self._prompt)
+            await self._send(exchange, chunk)
 
     def _choice(self, step: Step) -> Json:
         choice: Json = {"index": 0, "finish_reason": step.finish, "logprobs": None}
@@ -210,7 +214,7 @@ class EchoAnswer:
         return asked and self._knobs.usage != "omit"
 
     def _usage(self) -> Json:
-        made = 1 if self._knobs.usage == "lie" else self._made
+        made = 1 if self._knobs.usage == "lie" else self._made * self._choices
         prompt = len(self._prompt)
         return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
@@ -239,7 +243,8 @@ class EchoAnswer:
         choice: Json = {"index": 0, "finish_reason": finish, "logprobs": None}
         choice.update({"message": message} if self._chat else {"text": text})
         kind = "chat.completion" if self._chat else "text_completion"
-        return {**self._base, "object": kind, "choices": [choice], "usage": self._usage()}
+        choices = [{**choice, "index": index} for index in range(self._choices)]
+        return {**self._base, "object": kind, "choices": choices, "usage": self._usage()}
 
 
 class _HangUpError(Exception):

@@ -4,6 +4,8 @@ Its streams keep back tokens that end within a character, and then name only the
 running count betrays the gap, and the tokenizer fills it where that is certain.
 """
 
+from typing import Any
+
 from panal.core.requests import Route
 from panal.node.engines.dialect import (
     PATHS,
@@ -33,6 +35,7 @@ class LlamaCppReader:
         self._route = call.route
         self._resumed = call.emitted is not None
         self._ask = ask
+        self._client_body = call.body
         self._client_wants_logprobs = bool(call.body.get("logprobs")) and not self._resumed
         self._client_top = call.body.get("top_logprobs")
         self._ids_known = ids_can_be_had(call.body)
@@ -45,8 +48,8 @@ class LlamaCppReader:
         return None
 
     async def read(self, chunk: Json) -> Delta:
-        timings = chunk.pop("timings", None) or {}
-        verbose = chunk.pop("__verbose", None) or {}
+        timings = self._taken(chunk, "timings", "timings_per_token") or {}
+        verbose = self._taken(chunk, "__verbose", "verbose") or {}
         ids = self._ids_of(chunk, verbose)
         if self._resumed and self._route is Route.CHAT:
             chunk = as_chat_chunk(chunk)
@@ -58,6 +61,10 @@ class LlamaCppReader:
             cached = timings.get("cache_n", 0)
             delta.usage = TokenUsage(prompt_tokens=timings["prompt_n"] + cached, cached_tokens=cached)
         return delta
+
+    def _taken(self, chunk: Json, name: str, option: str) -> Any:
+        """An extra of the engine; it stays in the chunk if the client itself asked for it."""
+        return chunk.get(name) if self._client_body.get(option) else chunk.pop(name, None)
 
     def _ids_of(self, chunk: Json, verbose: Json) -> list[int]:
         """Take the ids out, and what only panal asked for with them."""

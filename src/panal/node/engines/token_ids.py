@@ -27,7 +27,12 @@ class TokenIdsReader:
         self._route = call.route
         self._resumed = call.emitted is not None
         self._prompt_tokens = 0
-        self.short = TextChunks(Route.COMPLETIONS if self._resumed else call.route).read
+        self._client_wants_ids = bool(call.body.get("return_token_ids"))
+        self._short = TextChunks(Route.COMPLETIONS if self._resumed else call.route)
+
+    def short(self, event: bytes) -> Delta | None:
+        """See ChunkReader. Ids that the client asked for itself stay in its chunks."""
+        return None if self._client_wants_ids else self._short.read(event)
 
     async def read(self, chunk: Json) -> Delta:
         ids, tokens = self._take_ids(chunk)
@@ -49,7 +54,7 @@ class TokenIdsReader:
         tokens = 0
         for choice in chunk.get("choices") or ():
             self._take_prompt(choice)
-            ids = choice.pop("token_ids", None)
+            ids = choice.get("token_ids") if self._client_wants_ids else choice.pop("token_ids", None)
             if not isinstance(ids, list):
                 continue
             tokens += len(ids)
@@ -59,7 +64,8 @@ class TokenIdsReader:
         return found, tokens
 
     def _take_prompt(self, holder: Json) -> None:
-        ids = holder.pop("prompt_token_ids", None)
+        name = "prompt_token_ids"
+        ids = holder.get(name) if self._client_wants_ids else holder.pop(name, None)
         if isinstance(ids, list):
             self._prompt_tokens = len(ids)
 

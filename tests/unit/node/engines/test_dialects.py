@@ -220,3 +220,16 @@ def test_odd_numbers_count_as_nothing() -> None:
     assert usage_of(odd) == TokenUsage()
     assert tokens_max({"max_tokens": True}) is None
     assert tokens_max({"max_tokens": 5}) == 5
+
+
+async def test_extras_that_the_client_asked_for_itself_stay_in_its_chunks() -> None:
+    call = EngineCall(Route.CHAT, {**CHAT, "return_token_ids": True})
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [5]}]}
+    reader = TokenIdsDialect().reader(call, never)
+    assert reader.short(b'{"choices":[{"delta":{"content":"a"},"token_ids":[5]}]}') is None
+    delta = await reader.read(chunk)
+    assert delta.token_ids == [5] and delta.chunk is not None
+    assert delta.chunk["choices"][0]["token_ids"] == [5]
+    asking = EngineCall(Route.CHAT, {**CHAT, "timings_per_token": True})
+    delta = await LlamaCppDialect().reader(asking, never).read(llama_chunk("a", [5], 1))
+    assert delta.chunk is not None and "timings" in delta.chunk

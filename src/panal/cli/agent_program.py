@@ -23,9 +23,10 @@ from panal.bus.nats_bus import NatsNodeBus
 from panal.bus.nkeys import SigningKey
 from panal.cli.failures import first_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.cli.logging_setup import log_to
 from panal.cli.signals import on_end_signals
 from panal.core.clock import SystemClock
-from panal.core.errors import BusError, PanalError, SettingsError
+from panal.core.errors import BusError, NotAllowed, PanalError, SettingsError
 from panal.core.ids import IdSource, NodeId
 from panal.core.nodes import NodeClass
 from panal.core.settings import Settings, load
@@ -41,7 +42,7 @@ from panal.node.settings import AgentSettings
 from panal.node.single import only_one_agent
 from panal.node.weights import cache_folder
 from panal.policy.owner_values import policy_for
-from panal.telemetry.logs import configure, fields
+from panal.telemetry.logs import fields
 
 RETRY_S_MAX = 30.0
 APPROVAL_EACH_S = 5.0
@@ -51,30 +52,29 @@ def main(arguments: list[str]) -> None:
     """Run the agent until a signal. Raises PanalError with a sentence for a person."""
     options = _options(arguments)
     home: Path = options.home.expanduser().absolute()
+    if options.watch_parent:
+        die_with_parent()
+    try:
+        _run(home, options)
+    except* PanalError as group:
+        error = first_of(group)
+        # Neither of the two goes away by starting again.
+        _say("failed", message=error.message, final=isinstance(error, NotAllowed | SettingsError))
+        raise error from None
+    except* Exception:
+        logging.getLogger("panal.node").exception("the agent failed", extra=fields(action="agent_failed"))
+        _say("failed", message=f"The agent failed unexpectedly; see {home / 'logs' / 'agent.log'}.")
+        raise
+
+
+def _run(home: Path, options: Any) -> None:
     settings = _with_options(load(options.config, os.environ), options)
     enrolled = load_enrolled(home)
     if enrolled is None:
         raise SettingsError(f"This machine has not joined ({home}): panal join URL --token TOKEN")
-    if options.watch_parent:
-        die_with_parent()
-    configure(
-        program="agent",
-        level=settings.log.level,
-        file=home / "logs" / "agent.log",
-        file_bytes_max=settings.log.file_bytes_max,
-        keep=settings.log.keep,
-    )
+    log_to("agent", home / "logs" / "agent.log", settings)
     with only_one_agent(home), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        try:
-            runner.run(AgentProgram(home, enrolled, settings, options).run())
-        except* PanalError as group:
-            error = first_of(group)
-            _say("failed", message=error.message)
-            raise error from None
-        except* Exception:
-            logging.getLogger("panal.node").exception("the agent failed", extra=fields(action="agent_failed"))
-            _say("failed", message=f"The agent failed unexpectedly; see {home / 'logs' / 'agent.log'}.")
-            raise
+        runner.run(AgentProgram(home, enrolled, settings, options).run())
 
 
 class AgentProgram:

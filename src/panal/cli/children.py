@@ -23,6 +23,8 @@ class Child:
         self._arguments = list(arguments)
         self._environment = dict(environment)
         self._process: asyncio.subprocess.Process | None = None
+        self.failure: dict[str, Any] = {}
+        """The last event named ``failed`` that it said; empty while there was none."""
 
     @property
     def pid(self) -> int | None:
@@ -30,6 +32,7 @@ class Child:
 
     async def start(self) -> None:
         """Start it in a session of its own, so that Ctrl-C reaches only the parent."""
+        self.failure = {}
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -52,6 +55,7 @@ class Child:
             raise SettingsError(f"The {self.name} ended at its start (status {status}); see its log.")
         event: dict[str, Any] = json.loads(line)
         if event["event"] == "failed":
+            self.failure = event
             await self._process.wait()
             raise SettingsError(str(event["message"]))
         return event
@@ -67,9 +71,23 @@ class Child:
     async def wait(self) -> int:
         """Its exit status. Whatever it still says is read, so that it never blocks."""
         assert self._process is not None and self._process.stdout is not None
-        while await self._process.stdout.read(OUTPUT_LINE_BYTES_MAX):
-            pass
+        while line := await self._line(self._process.stdout):
+            self._note(line)
         return await self._process.wait()
+
+    async def _line(self, output: asyncio.StreamReader) -> bytes:
+        try:
+            return await output.readline()
+        except ValueError:  # longer than any line of ours
+            return b"{}"
+
+    def _note(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(event, dict) and event.get("event") == "failed":
+            self.failure = event
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end in order, and kill it if it does not."""

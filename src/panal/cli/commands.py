@@ -71,7 +71,7 @@ def up(
     settings = found.settings(config, environment)
     console = Console()
     if node and settings.node.engine == "embedded":
-        ensure_model(environment, console)
+        ensure_model(environment, Console(stderr=as_json))
     options = UpOptions(config=config, node=node, as_json=as_json)
     asyncio.run(Up(found, settings, options, environment, console).run())
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import random
+import socket
 import ssl
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
+from panal.cli.logging_setup import log_to
 from panal.cli.signals import on_end_signals
 from panal.controller.controller import Controller
 from panal.core.clock import SystemClock
@@ -43,7 +45,7 @@ from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
 from panal.gateway.http_protocol import HttpLimits
 from panal.gateway.inference import Inference
-from panal.gateway.listener import Listener
+from panal.gateway.listener import Listener, bound
 from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.identity.certificates import CertificateFiles, create_or_load_ca, server_certificate
@@ -55,7 +57,7 @@ from panal.policy.residency import node_may_see
 from panal.scheduling.replicas import ReplicaView
 from panal.store import open_store
 from panal.store.usage_spool import UsageSpool
-from panal.telemetry.logs import configure, fields
+from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
 
 STOP_GRACE_S = 5.0
@@ -63,26 +65,20 @@ STOP_GRACE_S = 5.0
 
 def run(home: Home, settings: Settings, *, watch_parent: bool) -> None:
     """Run until a signal, or until the parent is gone. Raises SettingsError, StoreError, BusError."""
-    configure(
-        program="gateway",
-        level=settings.log.level,
-        file=home.logs / "gateway.log",
-        file_bytes_max=settings.log.file_bytes_max,
-        keep=settings.log.keep,
-    )
     if watch_parent:
         die_with_parent()
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        try:
+    try:
+        log_to("gateway", home.logs / "gateway.log", settings)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(home, settings, watch_parent=watch_parent))
-        except* PanalError as group:
-            error = first_of(group)
-            say("failed", message=error.message)
-            raise error from None
-        except* Exception:
-            logging.getLogger("panal.gateway").exception("the gateway failed", extra=fields(action="failed"))
-            say("failed", message=f"The gateway failed unexpectedly; see {home.logs / 'gateway.log'}.")
-            raise
+    except* PanalError as group:
+        error = first_of(group)
+        say("failed", message=error.message)
+        raise error from None
+    except* Exception:
+        logging.getLogger("panal.gateway").exception("the gateway failed", extra=fields(action="failed"))
+        say("failed", message=f"The gateway failed unexpectedly; see {home.logs / 'gateway.log'}.")
+        raise
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -139,6 +135,9 @@ class GatewayProgram:
         clock = SystemClock()
         ids = IdSource(clock, os.urandom)
         addresses = addresses_of(settings)
+        # Before anything is made: a port in use must leave no trace.
+        plain = stack.enter_context(bound(settings.gateway.http_host, settings.gateway.http_port))
+        secure = stack.enter_context(bound(addresses.listen_host, settings.gateway.https_port))
         ca = create_or_load_ca(home.path, clock)
         files, _anew = server_certificate(home.path, "gateway", ca, addresses.names, clock)
         authority_file = authority_path(home.path)
@@ -197,14 +196,14 @@ class GatewayProgram:
         ]
         inference = Inference(gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max)
         app = App(inference, build(endpoints, directory, ids))
-        return cls(gateway, controller, spool, _listeners(app, settings, addresses, files), addresses)
+        return cls(gateway, controller, spool, _listeners(app, settings, plain, secure, files), addresses)
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
         return [self.gateway.run(), self._controller.run(), self._spool.run(self.gateway.store)]
 
     async def listen(self) -> None:
-        """Take requests from now on. Raises SettingsError for a port in use."""
+        """Take requests from now on."""
         for listener in self._listeners:
             await listener.start()
 
@@ -280,7 +279,9 @@ def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
     )
 
 
-def _listeners(app: App, settings: Settings, addresses: Addresses, files: CertificateFiles) -> list[Listener]:
+def _listeners(
+    app: App, settings: Settings, plain: socket.socket, secure: socket.socket, files: CertificateFiles
+) -> list[Listener]:
     """Plain HTTP on loopback, HTTPS where machines join."""
     gateway = settings.gateway
     limits = HttpLimits(
@@ -293,8 +294,8 @@ def _listeners(app: App, settings: Settings, addresses: Addresses, files: Certif
         write_stall_s_max=gateway.write_stall_s_max,
     )
     return [
-        Listener(app, gateway.http_host, gateway.http_port, limits),
-        Listener(app, addresses.listen_host, gateway.https_port, limits, _server_tls(files)),
+        Listener(app, plain, limits),
+        Listener(app, secure, limits, _server_tls(files)),
     ]
 
 

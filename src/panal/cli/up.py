@@ -21,9 +21,11 @@ from panal.bus.nats_server import NatsServer
 from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.api_client import Api, ApiRefused
 from panal.cli.chat import served_models
-from panal.cli.children import Child, Restarts
+from panal.cli.children import Child
 from panal.cli.home import Home
+from panal.cli.progress import Progress
 from panal.cli.signals import on_end_signals
+from panal.cli.supervision import Ended, Part, Supervision
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, SettingsError
 from panal.core.settings import Settings
@@ -63,6 +65,7 @@ class Up:
         self._options = options
         self._environment = environment
         self._console = console
+        self._progress = Progress(Console(stderr=True) if options.as_json else console)
         self._clock = SystemClock()
         self._addresses: Addresses = addresses_of(settings)
         self._stopped = asyncio.Event()
@@ -82,29 +85,37 @@ class Up:
             ) from error
         async with AsyncExitStack() as stack:
             stack.callback(lock.release)
-            parts = await self._start(stack)
-            self._say_ready(time.monotonic() - begun_s)
-            await self._supervise(parts)
-            with self._console.status("stopping ..."):
+            try:
+                parts = await self._start(stack)
+                self._say_ready(time.monotonic() - begun_s)
+            except BaseException:
+                self._show_first_key()
+                raise
+            given_up = await Supervision(parts, self._clock, self._progress.notice).run(self._stopped)
+            with self._progress:
+                self._progress.step("stopping ...")
                 await stack.aclose()
+        if given_up:
+            raise SettingsError(given_up)
 
     # --- start ------------------------------------------------------------------------------------
 
-    async def _start(self, stack: AsyncExitStack) -> list["Part"]:
-        with self._console.status("starting the bus ...") as status:
+    async def _start(self, stack: AsyncExitStack) -> list[Part]:
+        with self._progress as progress:
+            progress.step("starting the bus ...")
             bus = await self._start_bus()
             stack.push_async_callback(bus.stop)
-            status.update("starting the gateway ...")
+            progress.step("starting the gateway ...")
             gateway = self._child("gateway", ["gateway", "--watch-parent", *self._common()])
             stack.push_async_callback(gateway.stop, GATEWAY_STOP_S)
             await gateway.start()
             said = await self._or_stopped(gateway.until("ready"))
             self._first_key = said.get("first_keys", {}).get("user", "")
-            parts = [Part(bus, bus.start), Part(gateway, lambda: self._again(gateway))]
+            parts = [Part("bus", bus.start, lambda: _end_of_bus(bus)), self._part(gateway, "ready")]
             if self._options.node:
-                status.update("joining this machine ...")
+                progress.step("joining this machine ...")
                 await asyncio.to_thread(self._join)
-                status.update("starting the engine ...")
+                progress.step("starting the engine ...")
                 agent = self._child(
                     "agent",
                     [
@@ -120,7 +131,7 @@ class Up:
                 await agent.start()
                 await self._or_stopped(agent.until("running"))
                 await self._or_stopped(self._ready_or_failed(agent))
-                parts.append(Part(agent, lambda: self._again(agent)))
+                parts.append(self._part(agent, "running"))
         return parts
 
     async def _start_bus(self) -> NatsServer:
@@ -200,32 +211,23 @@ class Up:
                 task.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
 
-    # --- while it runs ----------------------------------------------------------------------------
+    def _part(self, child: Child, ready: str) -> Part:
+        """A child to be kept running. The gateway is needed; without its own node it serves others."""
 
-    async def _supervise(self, parts: list["Part"]) -> None:
-        """Bring back what ends by itself, a few times; until a signal."""
-        async with asyncio.TaskGroup() as group:
-            keepers = [group.create_task(self._keep(part)) for part in parts]
-            await self._stopped.wait()
-            for keeper in keepers:
-                keeper.cancel()
+        async def start() -> None:
+            await child.start()
+            try:
+                async with asyncio.timeout(READY_S_MAX):
+                    await child.until(ready)
+            except TimeoutError:
+                await child.stop(0.0)
+                raise SettingsError(f"It was not ready within {READY_S_MAX:.0f} s.") from None
 
-    async def _keep(self, part: "Part") -> None:
-        restarts = Restarts()
-        while True:
-            status = await part.program.wait()
-            pause_s = restarts.next_pause_s(self._clock.monotonic_seconds())
-            if pause_s is None:
-                self._console.print(f"[red]{part.name} ends again and again (status {status}); stopping.[/]")
-                self._stopped.set()
-                return
-            self._console.print(f"{part.name} ended (status {status}); starting it again")
-            await asyncio.sleep(pause_s)
-            await part.start()
+        async def ended() -> Ended:
+            status = await child.wait()
+            return Ended(status, child.failure.get("message", ""), bool(child.failure.get("final")))
 
-    async def _again(self, child: Child) -> None:
-        await child.start()
-        await child.until("ready" if child.name == "gateway" else "running")
+        return Part(child.name, start, ended, needed=child.name == "gateway")
 
     # --- words ------------------------------------------------------------------------------------
 
@@ -238,6 +240,15 @@ class Up:
     def _config(self) -> list[str]:
         file = self._options.config or self._home.settings_file
         return ["--config", str(file)] if file.exists() else []
+
+    def _show_first_key(self) -> None:
+        """The start failed after the first key was made: it must not be lost, since it is shown once."""
+        if not self._first_key:
+            return
+        if self._options.as_json:
+            self._console.print_json(data={"api_key": self._first_key})
+        else:
+            self._progress.notice(f"API key    {self._first_key}   (made in this start, shown once)")
 
     def _say_ready(self, seconds: float) -> None:
         url = self._addresses.http_url
@@ -282,10 +293,5 @@ class Up:
         return served_models(Api(self._addresses.http_url, access.key))
 
 
-class Part:
-    """A program that is to be kept running."""
-
-    def __init__(self, program: Any, start: Any) -> None:
-        self.program = program
-        self.start = start
-        self.name = getattr(program, "name", "bus")
+async def _end_of_bus(bus: NatsServer) -> Ended:
+    return Ended(await bus.wait())

@@ -1,7 +1,9 @@
 """Listening sockets: uvicorn's parser and our application, without uvicorn's own server and signals."""
 
 import asyncio
+import socket
 import ssl
+import sys
 from typing import Any
 
 import uvicorn
@@ -11,18 +13,46 @@ from panal.core.errors import SettingsError
 from panal.gateway.http_protocol import SWEEP_EACH_S, HttpLimits, PanalHttpProtocol
 
 
+def bound(host: str, port: int) -> socket.socket:
+    """The address taken, but nobody let in yet. Raises SettingsError when it is in use or not ours."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        taken = socket.socket(family, kind, number)
+        try:
+            if sys.platform != "win32":
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(address)
+        except OSError:
+            taken.close()
+            raise
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    return taken
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
+    return SettingsError(
+        f"Cannot listen on {host} port {port}: {error.strerror or error}. "
+        "Choose another port or address, or end the program that uses it."
+    )
+
+
 class Listener:
-    """One listening address. ``start`` binds, ``stop`` lets running answers end within a grace."""
+    """One listening address: a socket that is ``bound``.
+
+    ``start`` accepts, ``stop`` lets running answers end within a grace.
+    """
 
     def __init__(
         self,
         app: Any,
-        host: str,
-        port: int,
+        taken: socket.socket,
         limits: HttpLimits,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._host, self._port, self._tls = host, port, tls
+        self._taken, self._tls = taken, tls
         self._config = uvicorn.Config(
             app,
             lifespan="off",
@@ -46,7 +76,7 @@ class Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
-        """Bind and accept. Raises SettingsError for a port in use or an address that is not ours."""
+        """Accept connections. Raises SettingsError when another program does so on this address."""
         self._config.load()
         protocol: type[PanalHttpProtocol] = type("Protocol", (PanalHttpProtocol,), {"limits": self._limits})
         loop = asyncio.get_running_loop()
@@ -54,15 +84,11 @@ class Listener:
         def connection() -> asyncio.Protocol:
             return protocol(config=self._config, server_state=self._state, app_state={})
 
+        host, port = self._taken.getsockname()[:2]
         try:
-            self._server = await loop.create_server(
-                connection, self._host, self._port, ssl=self._tls, backlog=2048
-            )
-        except OSError as error:
-            raise SettingsError(
-                f"Cannot listen on {self._host} port {self._port}: {error.strerror or error}. "
-                "Choose another port or address, or end the program that uses it."
-            ) from error
+            self._server = await loop.create_server(connection, sock=self._taken, ssl=self._tls, backlog=2048)
+        except OSError as error:  # two may take an address at once, but only one listens
+            raise _cannot_listen(host, port, error) from error
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, grace_s: float) -> None:

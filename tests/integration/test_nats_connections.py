@@ -339,7 +339,7 @@ async def test_a_gateway_renews_by_itself_and_loses_nothing(
 ) -> None:
     gateway_id = GatewayId("gw_short")
     heard = GatewayRecorder()
-    gateway = installation.gateway(gateway_id, credential_s=2.0)
+    gateway = installation.gateway(gateway_id, credential_s=4.0)
     await gateway.start(heard)
     first = _credential_of(gateway)
     number = 0

@@ -23,6 +23,12 @@ from panal.protocol.subjects import checked_token
 CREDENTIAL_S_MAX = 24 * 3600.0
 """No credential of a user lives longer."""
 
+_CLAIMS_SINCE_UTC_S = 1_796_000_000
+"""When what the operator says of itself and of the system account last changed: raise it with a change.
+
+Fixed, because a server that is asked to reload refuses everything if its operator's claims differ.
+"""
+
 _REVOCATION_KEPT_S = 7 * 24 * 3600
 CLAIMS_UPDATE = "$SYS.REQ.CLAIMS.UPDATE"
 CLAIMS_ANSWERS = "panal.claims"
@@ -85,10 +91,13 @@ class Authority:
 
     def operator_jwt(self) -> str:
         claims = {"type": "operator", "version": 2, "system_account": self._system.public}
-        return self._signed(self._operator, self._operator.public, "panal", claims)
+        return self._signed(
+            self._operator, self._operator.public, "panal", claims, issued=_CLAIMS_SINCE_UTC_S
+        )
 
     def system_account_jwt(self) -> str:
-        return self._signed(self._operator, self._system.public, "system", _account_claims([], {}))
+        claims = _account_claims([], {})
+        return self._signed(self._operator, self._system.public, "system", claims, issued=_CLAIMS_SINCE_UTC_S)
 
     def account_jwt(self) -> str:
         """The account of all traffic, with a scoped signing key for each role and all revocations."""
@@ -157,9 +166,15 @@ class Authority:
         return self._signed(self._roles[role], _checked(public_key), name, claims, valid_s)
 
     def _signed(
-        self, key: SigningKey, subject: str, name: str, claims: dict[str, Any], valid_s: float | None = None
+        self,
+        key: SigningKey,
+        subject: str,
+        name: str,
+        claims: dict[str, Any],
+        valid_s: float | None = None,
+        issued: int | None = None,
     ) -> str:
-        now = int(self._clock.utc_seconds())
+        now = int(self._clock.utc_seconds()) if issued is None else issued
         body: dict[str, Any] = {"iat": now, "iss": key.public, "name": name, "sub": subject, "nats": claims}
         if valid_s is not None:
             body["exp"] = now + int(min(valid_s, CREDENTIAL_S_MAX))

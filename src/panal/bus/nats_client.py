@@ -17,6 +17,7 @@ BACK_OFF_S_MIN = 0.05
 BACK_OFF_S_MAX = 2.0
 _HAND_OVER_TIMEOUT_S = 5.0
 _LATECOMERS_S = 2.0
+_CLOSE_TIMEOUT_S = 2.0
 _RENEW_AGAIN_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class NatsClient:
         self._subjects: dict[bytes, bytes] = {}
         self._handlers: dict[bytes, Handler] = {}
         self._current: NatsConnection | None = None
+        self._not_ended: set[NatsConnection] = set()
         self._held: list[bytes] | None = None
         self._held_bytes = 0
         self._next_server = 0
@@ -140,10 +142,13 @@ class NatsClient:
         current, self._current = self._current, None
         if current is not None:
             current.close()
+        for connection in list(self._not_ended):
+            await connection.wait_ended(_CLOSE_TIMEOUT_S)
 
     # --- what connections say ---------------------------------------------------------------------
 
     def on_ended(self, connection: NatsConnection) -> None:
+        self._not_ended.discard(connection)
         if connection.refused:
             self._tell_refused(connection.end_reason)
         if connection is not self._current:
@@ -189,8 +194,7 @@ class NatsClient:
         while True:
             server = self._servers.addresses[self._next_server % len(self._servers.addresses)]
             try:
-                connection = await self._open(server, CONNECT_TIMEOUT_S)
-                self._attach(connection, self._handlers)
+                connection = await self._open(server, CONNECT_TIMEOUT_S, lambda: self._handlers)
                 break
             except PanalError as error:
                 self._last_failure = error.message
@@ -214,16 +218,28 @@ class NatsClient:
             pass
         self._hurry.clear()
 
-    async def _open(self, server: Server, timeout_s: float) -> NatsConnection:
-        connection = NatsConnection(self._login, self._name, self)
-        await connection.open(self._servers, server, timeout_s)
-        return connection
+    async def _open(
+        self, server: Server, timeout_s: float, handlers: Callable[[], dict[bytes, Handler]]
+    ) -> NatsConnection:
+        """Connect and subscribe: once this returns, the server misses nothing of what is for us.
 
-    def _attach(self, connection: NatsConnection, handlers: dict[bytes, Handler]) -> None:
-        """Raises BusError if the connection is gone already."""
-        connection.handlers.update(handlers)
-        if self._subjects:
-            connection.send(b"".join(_sub(sid, subject) for sid, subject in self._subjects.items()))
+        ``handlers`` is asked after the login. Raises BusError, and leaves nothing open.
+        """
+        connection = NatsConnection(self._login, self._name, self)
+        self._not_ended.add(connection)
+        try:
+            await connection.open(self._servers, server, timeout_s)
+            connection.handlers.update(handlers())
+            if self._subjects:
+                subscriptions = (_sub(sid, subject) for sid, subject in self._subjects.items())
+                connection.send(b"".join(subscriptions))
+                await connection.flush(timeout_s)
+        except BaseException:
+            connection.abort("given up")
+            if not connection.was_made:
+                self._not_ended.discard(connection)
+            raise
+        return connection
 
     async def _until_connected(self, timeout_s: float) -> None:
         try:
@@ -272,15 +288,16 @@ class NatsClient:
 
     async def _change(self, old: NatsConnection, server: Server | None, timeout_s: float) -> None:
         assert server is not None
-        new = await self._open(server, timeout_s)
         hand_over = HandOver(self._handlers, lambda: old.abort("too slow to leave"))
-        try:
+
+        def begin() -> dict[bytes, Handler]:
             old.handlers.update(hand_over.old_handlers())
-            self._attach(new, hand_over.new_handlers())
-            await new.flush(_HAND_OVER_TIMEOUT_S)  # from here on nothing can be missed
+            return hand_over.new_handlers()
+
+        try:
+            new = await self._open(server, timeout_s, begin)
         except BaseException:
             old.handlers.update({sid: self._handlers[sid] for sid in old.handlers})
-            new.abort("not needed")
             raise
         try:
             await self._leave(old)

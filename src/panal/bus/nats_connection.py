@@ -58,6 +58,7 @@ class NatsConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = Parser(self.handlers, self)
         self._transport: asyncio.Transport | None = None
+        self._closing: asyncio.Transport | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._pongs: deque[asyncio.Future[None] | None] = deque()
         self._congested = False
@@ -68,6 +69,7 @@ class NatsConnection(asyncio.Protocol):
         self._greeted = False
         self._pings_missed = 0
         self._ping_timer: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Event | None = None
 
     async def open(self, servers: Servers, server: Server, timeout_s: float) -> None:
         """Connect and log in. Raises BusError (Refused if the credential is not accepted)."""
@@ -91,6 +93,11 @@ class NatsConnection(asyncio.Protocol):
     @property
     def alive(self) -> bool:
         return self._transport is not None
+
+    @property
+    def was_made(self) -> bool:
+        """Whether there was a transport at all, so that its end will be told."""
+        return self._ended is not None
 
     def send(self, data: bytes) -> None:
         """Raises BusError when the connection has ended or too much is waiting to leave.
@@ -131,9 +138,21 @@ class NatsConnection(asyncio.Protocol):
         self.handlers.clear()
         self.end_reason = self.end_reason or "closed"
         self._write_rest()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
+        self._closing, self._transport = self._transport, None
+        if self._closing is not None:
+            self._closing.close()
+
+    async def wait_ended(self, timeout_s: float) -> None:
+        """After ``close`` or ``abort``: return when the transport is gone, made sure of after that time."""
+        if self._ended is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            if self._closing is not None:
+                self._closing.abort()
+            await self._ended.wait()
 
     def abort(self, reason: str) -> None:
         """Let go at once."""
@@ -147,6 +166,7 @@ class NatsConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every transport is a subclass (aiofastnet's and uvloop's are not), but all behave as one.
         self._transport = cast("asyncio.Transport", transport)
+        self._ended = asyncio.Event()
         self._transport.set_write_buffer_limits(high=_PAUSE_AT_BYTES)
 
     def data_received(self, data: bytes) -> None:
@@ -164,7 +184,7 @@ class NatsConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.end_reason = self.end_reason or (str(error) if error else "closed by the server")
-        self._transport = None
+        self._transport = self._closing = None
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         kind = Refused if self.refused else BusError
@@ -175,6 +195,8 @@ class NatsConnection(asyncio.Protocol):
             if not future.done():
                 future.set_exception(failure)
                 future.exception()  # whoever waits gets it; nobody waiting is no fault
+        if self._ended is not None:
+            self._ended.set()
         self._observer.on_ended(self)
 
     # --- what the server says ---------------------------------------------------------------------

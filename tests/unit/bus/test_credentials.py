@@ -60,6 +60,14 @@ def test_the_operator_signs_itself_and_both_accounts(authority: Authority) -> No
         assert claims(jwt)["sub"] == account
 
 
+def test_the_operators_claims_stay_the_same_so_that_a_server_can_reload(
+    authority: Authority, clock: ManualClock
+) -> None:
+    before = authority.operator_jwt(), authority.system_account_jwt()
+    clock.advance(1000)
+    assert (authority.operator_jwt(), authority.system_account_jwt()) == before
+
+
 def test_a_nodes_credential_brings_no_rights_of_its_own(authority: Authority) -> None:
     body = claims(authority.node_credential(NODE, 3600))
     assert body["sub"] == NODE

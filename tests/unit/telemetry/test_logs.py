@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from panal.telemetry.logs import configure, fields
+from panal.telemetry.logs import JsonLines, configure, fields
 from panal.telemetry.redaction import TEXT_LENGTH_MAX, harmless, redacted
 
 KEY = "sk-panal-AbC123_def-456"
@@ -111,3 +111,34 @@ def test_configuring_again_replaces_the_handlers(log: logging.Logger) -> None:
     log.info("once")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=80),
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**62), 2**62), st.floats(), st.text(max_size=60))
+        | st.sampled_from([KEY, TOKEN, "Bearer abcdefghijklmnopqrst", "x" * 5000, "\\", "\u2028", "\ud800"]),
+        max_size=30,
+    )
+)
+def test_a_line_written_at_once_is_the_one_that_each_field_by_itself_gives(
+    given_fields: dict[str, Any],
+) -> None:
+    record = logging.LogRecord("panal.test", logging.INFO, "", 0, "said", None, None)
+    record.__dict__.update(fields(action="tried"))
+    record.panal_fields.update(given_fields)  # type: ignore[attr-defined]
+
+    class OneByOne(JsonLines):
+        def _at_once(self, line: dict[str, Any], given: Any) -> None:
+            return None
+
+    assert json.loads(JsonLines("gateway").format(record)) == json.loads(OneByOne("gateway").format(record))
+
+
+def test_a_full_file_from_before_is_turned_over_first(log: logging.Logger, tmp_path: Path) -> None:
+    file = tmp_path / "agent.log"
+    file.write_text("x" * 3000)
+    configure(program="agent", level="info", file=file, file_bytes_max=2000, keep=2, root=log)
+    log.info("first")
+    assert file.stat().st_size < 2000
+    assert (tmp_path / "agent.log.1").stat().st_size == 3000

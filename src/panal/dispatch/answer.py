@@ -71,11 +71,13 @@ class Answer:
         self.logs: list[AttemptLog] = []
         self.dropped = 0
         self.usage: TokenUsage | None = None
+        """The engine's count of the whole answer; None until it is complete."""
         self.tail = b""
         """The last bytes of the answer: held until the usage record is written."""
         self.first_data_s: float | None = None
         self.written_s: float | None = None
         self.full_since_s: float | None = None
+        self._cached_tokens = 0
         self._clock = clock
         self._acknowledge = acknowledge
         self._observe_gap = observe_gap
@@ -136,7 +138,8 @@ class Answer:
             break_wait(self._interrupted)
 
     def shown_usage(self) -> Usage:
-        """Tokens as the client sees them: the engine's word, else what was counted, marked so."""
+        """Tokens as the client sees them: the engine's word on a complete answer, else what was counted and
+        sent, marked so. Nothing sent means nothing used."""
         if self.usage is not None:
             return Usage(
                 self.usage.prompt_tokens,
@@ -144,10 +147,10 @@ class Answer:
                 self.usage.cached_tokens,
                 self.usage.estimated,
             )
-        if not self.logs or self.so_far.completion_tokens == 0:
+        if not self.so_far.sent or self.so_far.completion_tokens == 0:
             return Usage()
         prompt = self.so_far.prompt_tokens or self.request.prompt_tokens_estimate
-        return Usage(prompt, self.so_far.completion_tokens, 0, estimated=True)
+        return Usage(prompt, self.so_far.completion_tokens, self._cached_tokens, estimated=True)
 
     # --- the bus's side ---------------------------------------------------------------------------
 
@@ -209,7 +212,9 @@ class Answer:
         if event.opaque:
             so_far.opaque = True
         if event.usage is not None:
-            self.usage = event.usage
+            self._cached_tokens = event.usage.cached_tokens
+            if event.finish is not None:
+                self.usage = event.usage
             so_far.prompt_tokens = event.usage.prompt_tokens
             attempt.log.prompt_tokens = event.usage.prompt_tokens
 

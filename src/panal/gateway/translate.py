@@ -92,5 +92,5 @@ def _check_types(route: Route, fields: dict[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise BadRequest(f"'{name}' must be a whole number above 0.", param=name)
-    if route is Route.EMBEDDINGS and fields.get("encoding_format", "float") not in ("float", "base64"):
+    if route is Route.EMBEDDINGS and fields.get("encoding_format") not in (None, "float", "base64"):
         raise BadRequest("'encoding_format' must be 'float' or 'base64'.", param="encoding_format")

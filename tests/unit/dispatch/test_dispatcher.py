@@ -18,7 +18,7 @@ from panal.core.errors import (
 from panal.core.nodes import Membership
 from panal.dispatch.dispatcher import Limits
 from panal.ledger.values import AttemptOutcome, Outcome
-from panal.protocol.messages import Event, WireError
+from panal.protocol.messages import Event, TokenUsage, WireError
 from tests.support.path import Path, text_event
 
 
@@ -106,6 +106,26 @@ async def test_p01_a_cut_answer_without_another_replica_is_an_error_and_not_an_e
         await task
     assert sink.data == b"abc"
     assert path.books.finished[0].outcome is Outcome.CUT
+
+
+async def test_p07_a_partial_answer_is_counted_as_far_as_it_was_sent() -> None:
+    """The engine's early word on the prompt is not the count of the answer."""
+    for stream in (True, False):
+        path = await Path().start(1)
+        task, sink = path.begin(stream=stream)
+        node, run = await path.runner()
+        early = TokenUsage(prompt_tokens=5, completion_tokens=1, cached_tokens=2)
+        first = text_event("a") if stream else Event(text="a", tokens=1)
+        first.usage = early
+        node.send(run, first)
+        node.send(run, text_event("b") if stream else Event(text="b", tokens=1))
+        await path.settled()
+        sink.leave()
+        with pytest.raises(ClientGone):
+            await task
+        shown = path.books.finished[0].shown
+        counted = (shown.prompt_tokens, shown.completion_tokens, shown.cached_tokens)
+        assert counted == ((5, 2, 2) if stream else (0, 0, 0))
 
 
 async def test_what_cannot_be_resumed_ends_with_an_explicit_error() -> None:

@@ -133,7 +133,7 @@ def test_the_agent_is_small() -> None:
     code = (
         "import sys, panal.node.agent, panal.node.engines.build;"
         "print([name for name in ('sqlalchemy', 'starlette', 'typer', 'rich', 'aiohttp', 'uvicorn',"
-        " 'xllamacpp', 'cryptography') if name in sys.modules])"
+        " 'xllamacpp') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

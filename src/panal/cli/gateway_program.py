@@ -5,6 +5,7 @@ line on its output: ``first_keys`` once in an installation's life, ``ready`` whe
 """
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -37,7 +38,7 @@ from panal.core.requests import InferenceRequest
 from panal.core.settings import Settings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
-from panal.dispatch.placement import Placement
+from panal.dispatch.bookings import Bookings
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
@@ -61,6 +62,7 @@ from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
 
 STOP_GRACE_S = 5.0
+GARBAGE_EACH_OBJECTS = 20_000
 
 
 def run(home: Home, settings: Settings, *, watch_parent: bool) -> None:
@@ -95,6 +97,7 @@ async def _serve(home: Home, settings: Settings, *, watch_parent: bool) -> None:
     on_end_signals(stopped.set)
     async with AsyncExitStack() as stack:
         program = await GatewayProgram.build(home, settings, stack)
+        _settle_memory()
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(task) for task in program.background()]
             if watch_parent:
@@ -105,6 +108,17 @@ async def _serve(home: Home, settings: Settings, *, watch_parent: bool) -> None:
             await program.stop()
             for task in background:
                 task.cancel()
+
+
+def _settle_memory() -> None:
+    """What exists by now lives as long as the process: never look through it for garbage again.
+
+    What a request leaves in circles is little, so looking for it each 700 objects, as is the default,
+    costs a gateway a tenth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_EACH_OBJECTS, 20, 50)
 
 
 def say(event: str, **values: Any) -> None:
@@ -234,7 +248,7 @@ def _gateway(
     queued = _Number()
     hedges = HedgeBudget()
     fleet = Fleet(clock)
-    placement = Placement(
+    bookings = Bookings(
         fleet,
         clock,
         random.randrange,
@@ -242,7 +256,7 @@ def _gateway(
         queue_wait_s_max=settings.gateway.queue_wait_s_max,
         on_queue=queued.set,
     )
-    fleet.on_change = placement.wake
+    fleet.on_change = bookings.wake
     metrics_of: list[GatewayMetrics] = []
     observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came)
     metrics_of.append(
@@ -253,10 +267,10 @@ def _gateway(
             streams=lambda: observer.streams,
         )
     )
-    dispatcher = Dispatcher(bus, placement, clock, observer, limits, _allowed)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
-        bus, store, directory, fleet, placement, dispatcher, watch, metrics_of[0], clock, asyncio.Event()
+        bus, store, directory, fleet, bookings, dispatcher, watch, metrics_of[0], clock, asyncio.Event()
     )
 
 

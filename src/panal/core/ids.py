@@ -4,7 +4,6 @@ The 26 characters are 128 bits in the order-preserving base 32 of RFC 4648 secti
 milliseconds since 1970 UTC, then 80 random bits. Ids of one kind therefore sort by time of birth.
 """
 
-import base64
 import re
 from collections.abc import Callable
 from typing import NewType
@@ -31,6 +30,12 @@ DEFAULT_PROJECT = ProjectId("prj_default")
 _ID = re.compile(r"[a-z]{3,8}_[0-9a-z]{1,32}")
 
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]
+"""Two characters for each 10 bits: base64.b32hexencode takes four times as long."""
+_SHIFTS = range(120, -1, -10)
+
+
 class IdSource:
     """Makes ids. ``entropy(n)`` returns n random bytes (``os.urandom`` in programs)."""
 
@@ -41,8 +46,8 @@ class IdSource:
     def suffix(self) -> str:
         """The 26 characters alone."""
         milliseconds = int(self._clock.utc_seconds() * 1000)
-        raw = milliseconds.to_bytes(6, "big") + self._entropy(10)
-        return base64.b32hexencode(raw)[:26].decode().lower()
+        bits = (milliseconds << 80 | int.from_bytes(self._entropy(10), "big")) << 2
+        return "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
     def request(self) -> RequestId:
         return self.request_with(self.suffix())

@@ -9,17 +9,22 @@ from panal.gateway.http_protocol import PanalHttpProtocol
 COMMENT = b": waiting\n"
 """One line and no blank one, so that no client dispatches an empty event for it (P03)."""
 
+STREAM_HEAD = (
+    "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
+)
+CHUNKED_HEAD = STREAM_HEAD + "transfer-encoding: chunked\r\n"
+
 
 class ClientStream:
     """Implements dispatch.sink.Sink over one request of a PanalHttpProtocol."""
 
-    __slots__ = ("_chunked", "_cycle", "_head", "_http", "started")
+    __slots__ = ("_chunked", "_cycle", "_http", "_request_id", "started")
 
     def __init__(self, http: PanalHttpProtocol, cycle: RequestResponseCycle, request_id: str) -> None:
         self._http = http
         self._cycle = cycle
         self._chunked = cycle.scope["http_version"] == "1.1"
-        self._head = _head(request_id, chunked=self._chunked, keep_alive=cycle.keep_alive)
+        self._request_id = request_id
         self.started = False
 
     @property
@@ -53,8 +58,7 @@ class ClientStream:
             return
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         if not self.started:
-            self._begin()
-            framed = self._head + framed
+            framed = self._begin() + framed
         self._http.transport.write(framed)
 
     def keep_alive(self) -> None:
@@ -67,25 +71,29 @@ class ClientStream:
         if self.started and not self.gone:
             await self._cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _begin(self) -> None:
+    async def whole(self, body: bytes) -> None:
+        """Send a complete JSON answer and end the response in order; nothing was written before."""
+        if self.gone:
+            return
+        self._note_head(chunked=False, content_bytes=len(body))
+        self._http.transport.write(
+            self._head(f"content-type: application/json\r\ncontent-length: {len(body)}\r\n")
+        )
+        await self._cycle.send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _begin(self) -> bytes:
+        self._note_head(chunked=self._chunked, content_bytes=0)
+        return self._head(CHUNKED_HEAD if self._chunked else STREAM_HEAD)
+
+    def _note_head(self, *, chunked: bool, content_bytes: int) -> None:
         """Tell uvicorn that the response's head is out, in the terms of its own send()."""
         self.started = True
-        self._cycle.response_started = True
-        self._cycle.waiting_for_100_continue = False
-        self._cycle.chunked_encoding = self._chunked
-        self._cycle.expected_content_length = 0
+        cycle = self._cycle
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        cycle.chunked_encoding = chunked
+        cycle.expected_content_length = content_bytes
 
-
-def _head(request_id: str, *, chunked: bool, keep_alive: bool) -> bytes:
-    lines = [
-        "HTTP/1.1 200 OK",
-        "content-type: text/event-stream; charset=utf-8",
-        "cache-control: no-cache",
-        "x-accel-buffering: no",
-        f"x-request-id: {request_id}",
-    ]
-    if chunked:
-        lines.append("transfer-encoding: chunked")
-    if not keep_alive:
-        lines.append("connection: close")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+    def _head(self, lines: str) -> bytes:
+        last = "\r\n" if self._cycle.keep_alive else "connection: close\r\n\r\n"
+        return f"HTTP/1.1 200 OK\r\n{lines}x-request-id: {self._request_id}\r\n{last}".encode()

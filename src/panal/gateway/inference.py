@@ -64,7 +64,7 @@ class Inference:
             if request.stream:
                 await client.finish(last)
             else:
-                await send_json(send, 200, last, [(b"x-request-id", request.request_id.encode())])
+                await client.whole(last)
         except ClientGone:
             http.transport.close()
         except PanalError as error:

@@ -9,7 +9,7 @@ from panal.core.requests import InferenceRequest
 from panal.dispatch.outcome import Finished
 from panal.ledger.settlement import settle
 from panal.ledger.values import Settlement
-from panal.telemetry.logs import fields
+from panal.telemetry.logs import fields, note
 from panal.telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger("panal.gateway")
@@ -57,9 +57,10 @@ class RequestObserver:
         if request.stream:
             self.streams -= 1
         self._count(finished)
-        log.info(
+        note(
+            log,
             "request ended",
-            extra=fields(
+            fields(
                 action="request_ended",
                 request_id=request.request_id,
                 route=request.route.value,

@@ -31,6 +31,12 @@ def fields(*, action: str, **values: str | float | bool | None) -> dict[str, Any
     return {_FIELDS: {"action": action, **values}}
 
 
+def note(log: logging.Logger, message: str, extra: Mapping[str, Any]) -> None:
+    """``log.info`` without looking for the caller's file and line, for what is said once a request."""
+    if log.isEnabledFor(logging.INFO):
+        log.handle(log.makeRecord(log.name, logging.INFO, "", 0, message, (), None, extra=extra))
+
+
 class JsonLines(logging.Formatter):
     """One record as one line of JSON: time, level, logger, program, message, and its fields."""
 

@@ -1,0 +1,70 @@
+"""An answer on a real connection: in one piece or in chunks, and the connection afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from panal.gateway.client_stream import ClientStream
+from panal.gateway.http_protocol import CONNECTION, HttpLimits
+from panal.gateway.listener import Listener, bound
+
+TIME_S_MAX = 10
+
+
+async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Answers /whole with one JSON object, everything else with two events."""
+    while (await receive())["more_body"]:
+        pass
+    client = ClientStream(*scope["extensions"][CONNECTION], request_id="req_1")
+    if scope["path"] == "/whole":
+        await client.whole(b'{"a":1}')
+    else:
+        client.write(b"data: 1\n\n")
+        await client.finish(b"data: 2\n\n")
+    assert client.started
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    listener = Listener(answering, bound("127.0.0.1", 0), HttpLimits())
+    await listener.start()
+    yield listener.port
+    await listener.stop(1.0)
+
+
+async def asked(port: int, *requests: bytes) -> bytes:
+    """Everything that comes back until the server hangs up; the last request asks for that."""
+    async with asyncio.timeout(TIME_S_MAX):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(requests))
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    return answer
+
+
+async def test_a_whole_answer_has_its_length_and_keeps_the_connection(port: int) -> None:
+    first = b"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    last = b"POST /whole HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    answer = await asked(port, first, last)
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 7\r\nx-request-id: req_1\r\n"
+    )
+    assert answer == head + b'\r\n{"a":1}' + head + b'connection: close\r\n\r\n{"a":1}'
+
+
+async def test_a_stream_is_chunked_and_ends_in_order(port: int) -> None:
+    answer = await asked(port, b"POST /stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head
+    assert b"connection: close" in head
+    assert body == b"9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\n\r\n"
+
+
+async def test_a_stream_for_an_old_client_ends_with_the_connection(port: int) -> None:
+    answer = await asked(port, b"POST /stream HTTP/1.0\r\nHost: a\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert body == b"data: 1\n\ndata: 2\n\n"

@@ -75,12 +75,7 @@ def test_every_library_that_is_installed_has_its_reason_in_the_decision() -> Non
     wanted = tomllib.loads(page("pyproject.toml"))["project"]["dependencies"]
     for requirement in wanted:
         library = re.split(r"[\[<>=; ]", requirement)[0]
-        if library not in NOT_YET_USED:
-            assert library in reasons.lower(), f"docs/adr/0001-layers.md gives no reason for {library}"
-
-
-NOT_YET_USED = {"aiohttp"}
-"""Listed in pyproject.toml, imported nowhere."""
+        assert library in reasons.lower(), f"docs/adr/0001-layers.md gives no reason for {library}"
 
 
 def test_the_fields_that_are_never_continued_are_listed() -> None:

@@ -1,21 +1,15 @@
 """docs/metrics.md lists every metric with its type and labels, and none that is not there."""
 
-import pytest
 from prometheus_client import CollectorRegistry
 
-from panal.telemetry.metrics import GatewayMetrics, NodeMetrics
-from tests.architecture.pages import code, codes, page, part, rows, source_files
-
-NOT_SERVED = "not served yet"
+from panal.telemetry.metrics import GatewayMetrics
+from tests.architecture.pages import code, codes, page, part, rows
 
 
-def registered(kind: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+def registered() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name as it is scraped -> (type, labels)."""
     registry = CollectorRegistry()
-    if kind == "gateway":
-        GatewayMetrics(registry, in_flight=lambda: 0, queued=lambda: 0, streams=lambda: 0)
-    else:
-        NodeMetrics(registry, in_flight=lambda: 0, may_serve=lambda: 0)
+    GatewayMetrics(registry, in_flight=lambda: 0, queued=lambda: 0, streams=lambda: 0)
     found = {}
     for collector in list(registry._collector_to_names):
         labels = tuple(getattr(collector, "_labelnames", None) or getattr(collector, "_labels", ()))
@@ -33,15 +27,8 @@ def documented(heading: str) -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
-@pytest.mark.parametrize(("kind", "heading"), [("gateway", "Of a gateway"), ("node", "Of a node's agent")])
-def test_every_metric_is_documented_and_no_other(kind: str, heading: str) -> None:
-    assert documented(heading) == registered(kind)
-
-
-def test_the_page_says_whether_a_node_s_metrics_are_served() -> None:
-    used = any("NodeMetrics(" in file.read_text() for file in source_files() if file.name != "metrics.py")
-    said = NOT_SERVED in part(page("docs/metrics.md"), "Of a node's agent")
-    assert said != used
+def test_every_metric_is_documented_and_no_other() -> None:
+    assert documented("Of a gateway") == registered()
 
 
 def test_every_metric_says_what_it_is() -> None:

@@ -20,10 +20,10 @@ from panal.core.ids import (
 from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.principals import Principal, Role
 from panal.core.requests import InferenceRequest, Route
+from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet, NodeFacts
 from panal.dispatch.outcome import Finished
-from panal.dispatch.placement import Placement
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.protocol.messages import (
     Acknowledge,
@@ -205,7 +205,7 @@ class Path:
         self.fleet = Fleet(self.clock)
         self.queue_lengths: list[int] = []
         limits = limits or Limits(recovery_s_max=1.0)
-        self.placement = Placement(
+        self.bookings = Bookings(
             self.fleet,
             self.clock,
             lambda count: 0,
@@ -213,9 +213,9 @@ class Path:
             queue_wait_s_max=queue_wait_s_max,
             on_queue=self.queue_lengths.append,
         )
-        self.fleet.on_change = self.placement.wake
+        self.fleet.on_change = self.bookings.wake
         self.books = Books()
-        self.dispatcher = Dispatcher(self.bus, self.placement, self.clock, self.books, limits, self._allowed)
+        self.dispatcher = Dispatcher(self.bus, self.bookings, self.clock, self.books, limits, self._allowed)
         self.hedges = HedgeBudget(saved=0.0)
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)
         self.nodes: list[ScriptedNode] = []

@@ -46,6 +46,8 @@ from panal.telemetry.logs import fields
 
 RETRY_S_MAX = 30.0
 APPROVAL_EACH_S = 5.0
+NICE_TO_OWNERS = 19
+"""The engine's priority on a machine with an owner: everything else comes first."""
 
 
 def main(arguments: list[str]) -> None:
@@ -129,7 +131,7 @@ class AgentProgram:
                 credential_s=life_left_s(enrolled.credential, self._clock),
             ),
             bus,
-            build_engine(_wish(self._home, self._settings, self._options)),
+            build_engine(_wish(self._home, self._settings, self._options, node_class)),
             self._owner_watch(node_class),
             self._clock,
             ids,
@@ -184,7 +186,7 @@ class AgentProgram:
             return
 
 
-def _wish(home: Path, settings: Settings, options: Any) -> EngineWish:
+def _wish(home: Path, settings: Settings, options: Any, node_class: NodeClass) -> EngineWish:
     folder = home / "engine"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return EngineWish(
@@ -195,6 +197,7 @@ def _wish(home: Path, settings: Settings, options: Any) -> EngineWish:
         slots=settings.node.slots,
         context_tokens=settings.node.context_tokens,
         exact=settings.node.exact,
+        nice=NICE_TO_OWNERS if node_class.owned else 0,
         url=options.engine_url,
         model_digest=options.model_digest,
         api_key=os.environ.get("PANAL_ENGINE_KEY", ""),

@@ -65,14 +65,16 @@ def up(
     environment = dict(os.environ)
     if listen:
         environment["PANAL_GATEWAY__LISTEN"] = listen
+    engine_url = engine if "://" in engine else ""
     if engine:
-        environment["PANAL_NODE__ENGINE"] = engine
+        environment["PANAL_NODE__ENGINE"] = "attached" if engine_url else engine
     found = home_of(home, environment)
     settings = found.settings(config, environment)
     console = Console()
     if node and settings.node.engine == "embedded":
         ensure_model(environment, Console(stderr=as_json))
-    options = UpOptions(config=config, node=node, as_json=as_json)
+    attach = ("--engine-url", engine_url) if engine_url else ()
+    options = UpOptions(config=config, node=node, engine_arguments=attach, as_json=as_json)
     asyncio.run(Up(found, settings, options, environment, console).run())
 
 

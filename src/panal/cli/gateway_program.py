@@ -36,9 +36,9 @@ from panal.core.errors import PanalError
 from panal.core.ids import IdSource
 from panal.core.requests import InferenceRequest
 from panal.core.settings import Settings
+from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
-from panal.dispatch.bookings import Bookings
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from panal.bus.authority_file import authority_path, create_or_load_authority
@@ -30,7 +31,7 @@ from panal.core.clock import SystemClock
 from panal.core.errors import BusError, SettingsError
 from panal.core.settings import Settings
 from panal.identity.certificates import create_or_load_ca, server_certificate
-from panal.node.enrolled import load_enrolled, save_enrolled
+from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
 from panal.node.joining import join, this_machine
 from panal.store.folder_lock import FolderLock
 
@@ -155,7 +156,9 @@ class Up:
 
     def _join(self) -> None:
         """Make this machine a node, once. It is dedicated: who starts 'up' wants it to serve."""
-        if load_enrolled(self._home.agent) is not None:
+        known = load_enrolled(self._home.agent)
+        if known is not None:
+            self._follow_addresses(known)
             return
         access = self._home.admin_access()
         if access is None:
@@ -166,6 +169,13 @@ class Up:
         )
         enrolled = join(self._addresses.https_url, made["token"], this_machine(), self._clock, os.urandom)
         save_enrolled(self._home.agent, enrolled)
+
+    def _follow_addresses(self, known: EnrolledNode) -> None:
+        """The installation may listen elsewhere than when this machine joined it."""
+        bus_urls = list(self._addresses.advertised_bus_urls)
+        now = msgspec.structs.replace(known, url=self._addresses.https_url, bus_urls=bus_urls)
+        if now != known:
+            save_enrolled(self._home.agent, now)
 
     async def _ready_or_failed(self, agent: Child) -> None:
         """Raises SettingsError with the agent's own words when it gives up before."""

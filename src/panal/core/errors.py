@@ -162,8 +162,9 @@ class AttemptTimeout(NodeError):
 
     code = "timeout"
 
-    def __init__(self, limit: str, seconds: float) -> None:
-        super().__init__(f"The limit '{limit}' of {seconds:g} s was reached.")
+    def __init__(self, limit: str, seconds: float | None = None) -> None:
+        of = "" if seconds is None else f" of {seconds:g} s"
+        super().__init__(f"The limit '{limit}'{of} was reached.")
         self.limit = limit
 
 

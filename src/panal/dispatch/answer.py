@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from panal.core.clock import Clock
 from panal.core.errors import (
+    AttemptTimeout,
     EngineFailed,
     EngineRefused,
     FrameGap,
-    NodeError,
     NodeLeaving,
     NodeRefused,
     PanalError,
@@ -182,7 +182,7 @@ class Answer:
         if event.data:
             attempt.data_bytes += len(event.data)
             if event.finish is not None:
-                self.tail = event.data
+                self.tail = self._shown(attempt, event.data)
             else:
                 self._relay(attempt, event, now_s)
         if event.error is not None:
@@ -224,9 +224,13 @@ class Answer:
             if self.first_data_s is None:
                 self.first_data_s = now_s
         self.written_s = now_s
-        if self.request.show_nodes and attempt.data_bytes == len(event.data):
-            self.sink.write(node_comment(attempt.log))
-        self.sink.write(event.data)
+        self.sink.write(self._shown(attempt, event.data))
+
+    def _shown(self, attempt: Attempt, data: bytes) -> bytes:
+        """The bytes of an event; before an attempt's first ones, who speaks, for those who asked."""
+        if self.request.show_nodes and self.request.stream and attempt.data_bytes == len(data):
+            return node_comment(attempt.log) + data
+        return data
 
     def _account(self, attempt: Attempt) -> None:
         """Acknowledge what the client's socket has taken."""
@@ -258,7 +262,5 @@ def failure_of(error: WireError) -> PanalError:
     if error.kind == "leaving":
         return NodeLeaving(error.message)
     if error.kind == "timeout":
-        failure: NodeError = NodeError(error.message)
-        failure.code = error.code or "timeout"
-        return failure
+        return AttemptTimeout(error.code or "unnamed", None)
     return EngineFailed(error.message)

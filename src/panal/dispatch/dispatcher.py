@@ -1,6 +1,6 @@
 """The path of one request: admit, route, attempt, go on elsewhere if need be, meter.
 
-booking = where it runs     -> dispatch/placement.py, scheduling/routing.py
+booking = where it runs     -> dispatch/bookings.py, scheduling/routing.py
 attempt = one try           -> bus, node; frames arrive in dispatch/answer.py
 step    = what next         -> scheduling/continuation.py
 """
@@ -15,9 +15,10 @@ from panal.core.errors import BusError, CapacityError, ClientGone, NodeLost, Nod
 from panal.core.ids import NodeKey
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
+from panal.dispatch.bookings import Bookings
 from panal.dispatch.outcome import AttemptLog, Finished, outcome_of
-from panal.dispatch.placement import Placement
 from panal.dispatch.sink import Sink
+from panal.policy.access import authorise
 from panal.protocol.messages import (
     MESSAGE_BYTES_MAX,
     Acknowledge,
@@ -66,14 +67,14 @@ class Dispatcher:
     def __init__(
         self,
         bus: GatewayBus,
-        placement: Placement,
+        bookings: Bookings,
         clock: Clock,
         observer: Observer,
         limits: Limits,
         allowed: Callable[[InferenceRequest, ReplicaView], bool],
     ) -> None:
         self._bus = bus
-        self._placement = placement
+        self._bookings = bookings
         self._clock = clock
         self._observer = observer
         self._limits = limits
@@ -94,6 +95,7 @@ class Dispatcher:
         sink.on_drained = answer.on_drained
         queued_s, error = 0.0, None
         try:
+            authorise(request.principal, request.model, known=self._bookings.knows_model(request.model))
             queued_s = await self._attempts(answer)
         except PanalError as failure:
             error = failure
@@ -146,7 +148,7 @@ class Dispatcher:
 
     async def _book(self, answer: Answer, need: Need, patience_s: float = 0.0) -> Choice:
         request = answer.request
-        return await self._placement.book(
+        return await self._bookings.book(
             need,
             request.principal.tenant_id,
             request.deadline_monotonic_s,
@@ -173,7 +175,7 @@ class Dispatcher:
             if failure is not None:
                 self._cancel(attempt, failure)
             answer.close(attempt, failure)
-            self._placement.release(choice)
+            self._bookings.release(choice)
         if isinstance(failure, NodeRefused):
             answer.so_far.refusals += 1
         else:

@@ -154,9 +154,9 @@ def _node_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
     path = "/api/v1/nodes"
     changes = [
         ("approve", approve, Role.ADMIN, "Let a pending node in", None),
-        ("cordon", change(nodes.cordon), Role.OPERATOR, "No new work for a node", ReasonBody),
-        ("uncordon", uncordon, Role.OPERATOR, "New work again", None),
-        ("drain", change(nodes.drain), Role.OPERATOR, "Hand over what runs, then rest", ReasonBody),
+        ("cordon", change(nodes.cordon), Role.ADMIN, "No new work for a node", ReasonBody),
+        ("uncordon", uncordon, Role.ADMIN, "New work again", None),
+        ("drain", change(nodes.drain), Role.ADMIN, "Hand over what runs, then rest", ReasonBody),
         ("revoke", change(nodes.revoke), Role.ADMIN, "Cut a node off for good", ReasonBody),
     ]
     return [

@@ -11,9 +11,9 @@ from panal.core.errors import StoreError
 from panal.core.ids import NodeKey
 from panal.core.nodes import Membership
 from panal.core.records import NodeRecord
+from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
-from panal.dispatch.placement import Placement
 from panal.dispatch.watch import Watch
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
@@ -34,7 +34,7 @@ class Gateway:
     store: Store
     directory: KeyDirectory
     fleet: Fleet
-    placement: Placement
+    bookings: Bookings
     dispatcher: Dispatcher
     watch: Watch
     metrics: GatewayMetrics

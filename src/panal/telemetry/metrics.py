@@ -7,7 +7,7 @@ is not known falls into 'other'. No label holds a key, a prompt, an address or a
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics import MetricWrapperBase
 
 from panal.telemetry.tallies import SecondsHistogram
@@ -154,36 +154,6 @@ class GatewayMetrics:
             if found is None:
                 found = self._of[key] = RequestMetrics(self, route, model)
         return found
-
-
-class NodeMetrics:
-    """What an agent counts. ``yield_phase`` is one of the phases of a YieldReport, in seconds."""
-
-    def __init__(
-        self, registry: CollectorRegistry, *, in_flight: Callable[[], float], may_serve: Callable[[], float]
-    ) -> None:
-        self.attempts = Children(
-            Counter(
-                "panal_node_attempts", "Attempts that ended, by outcome.", ("outcome",), registry=registry
-            )
-        )
-        self.yields = Counter(
-            "panal_node_yields", "Times the owner took the machine back.", registry=registry
-        )
-        self.yield_phase = Children(
-            Histogram(
-                "panal_node_yield_seconds",
-                "Phases of a yield after the owner was seen.",
-                ("phase",),
-                buckets=(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 30.0),
-                registry=registry,
-            )
-        )
-        self.sensor_unknown = Counter(
-            "panal_node_idle_unknown", "Times the idle state became unknown.", registry=registry
-        )
-        gauge(registry, "panal_node_attempts_running", "Attempts that run now.", in_flight)
-        gauge(registry, "panal_node_serves", "1 when the node takes work.", may_serve)
 
 
 def gauge(registry: CollectorRegistry, name: str, text: str, value: Callable[[], float]) -> Gauge:

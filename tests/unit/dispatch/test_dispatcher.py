@@ -34,7 +34,7 @@ async def test_relays_an_answer_and_holds_its_last_bytes_back() -> None:
     finished = path.books.finished[0]
     assert finished.outcome is Outcome.COMPLETE
     assert (finished.shown.prompt_tokens, finished.shown.completion_tokens) == (5, 3)
-    assert path.placement._fleet.candidates("m")[0][1].running == 0
+    assert path.bookings._fleet.candidates("m")[0][1].running == 0
 
 
 async def test_a_node_that_fails_before_the_first_byte_costs_the_client_nothing() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from panal.core.clock import Clock
 from panal.core.errors import (
     BadRequest,
-    ModelNotFound,
     ModelResting,
     NotAllowed,
     PanalError,
@@ -32,7 +31,7 @@ class Waiter:
     future: asyncio.Future[Choice]
 
 
-class Placement:
+class Bookings:
     """Books replicas for requests. ``on_queue(n)`` hears each change of the queue's length."""
 
     def __init__(
@@ -66,7 +65,7 @@ class Placement:
 
         ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do
         and a new request does not. ``interruption(cancel)`` registers how the wait is broken off.
-        Raises ModelNotFound, ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
+        Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
         """
         if len(self._waiting) == 0:
             choice = self._choose(need)
@@ -80,6 +79,10 @@ class Placement:
                 raise
             wait_s = min(wait_s, patience_s)
         return await self._wait(need, tenant, wait_s, interruption)
+
+    def knows_model(self, model: str) -> bool:
+        """Whether a model of that name was ever served here."""
+        return self._fleet.knows_model(model)
 
     def release(self, choice: Choice) -> None:
         """The replica's slot is free again, as far as this gateway is concerned."""
@@ -151,10 +154,6 @@ class Placement:
 
     def _explain(self, need: Need) -> None:
         """Raise if waiting is pointless: no replica could take the request even with a free slot."""
-        if not self._fleet.knows_model(need.model):
-            raise ModelNotFound(
-                f"There is no model '{need.model}' here. GET /v1/models lists the models.", param="model"
-            )
         now_s = self._clock.monotonic_seconds()
         reasons = {unfit(replica, need, now_s) for replica, _own in self._fleet.candidates(need.model)}
         if None in reasons:

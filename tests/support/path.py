@@ -215,7 +215,15 @@ class Path:
         )
         self.fleet.on_change = self.bookings.wake
         self.books = Books()
-        self.dispatcher = Dispatcher(self.bus, self.bookings, self.clock, self.books, limits, self._allowed)
+        self.dispatcher = Dispatcher(
+            self.bus,
+            self.bookings,
+            self.clock,
+            self.books,
+            limits,
+            self._allowed,
+            lambda tenant: f"salt of {tenant}",
+        )
         self.hedges = HedgeBudget(saved=0.0)
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)
         self.nodes: list[ScriptedNode] = []

@@ -52,6 +52,7 @@ from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.identity.certificates import CertificateFiles, create_or_load_ca, server_certificate
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
+from panal.identity.salts import TenantSalts
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
 from panal.policy.residency import node_may_see
@@ -189,7 +190,7 @@ class GatewayProgram:
         bus = NatsGatewayBus(ids.gateway(), servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
-        gateway = _gateway(bus, store, directory, spool, settings, clock, registry)
+        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper)
         await gateway.start()
         stack.push_async_callback(bus.close)
         enrolment = Enrolment(
@@ -237,6 +238,7 @@ def _gateway(
     settings: Settings,
     clock: SystemClock,
     registry: CollectorRegistry,
+    pepper: bytes,
 ) -> Gateway:
     """The path and what watches it."""
     limits = Limits(
@@ -267,7 +269,8 @@ def _gateway(
             streams=lambda: observer.streams,
         )
     )
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed)
+    salts = TenantSalts(pepper)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus, store, directory, fleet, bookings, dispatcher, watch, metrics_of[0], clock, asyncio.Event()

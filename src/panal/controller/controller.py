@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from panal.bus.seam import ControllerBus
-from panal.controller.instances import Instances
+from panal.controller.instances import Instances, Verdict
 from panal.core.clock import Clock
 from panal.core.errors import BusError, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
@@ -69,8 +69,10 @@ class Controller:
         if node is None or node.node_id != heartbeat.node:
             return
         instance = InstanceId(heartbeat.instance)
-        if not self._instances.judge(key, instance, self._clock.monotonic_seconds()):
+        verdict = self._instances.judge(key, instance, self._clock.monotonic_seconds())
+        if verdict is Verdict.COPY:
             self._refuse(node, instance)
+        if verdict is not Verdict.SPEAKS:
             return
         self._seen[node.node_id] = utc_us(self._clock)
         for report in heartbeat.replicas:

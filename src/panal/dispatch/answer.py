@@ -197,11 +197,7 @@ class Answer:
     def _keep_books(self, attempt: Attempt, event: Event, now_s: float) -> None:
         so_far = self.so_far
         if event.text:
-            so_far.pieces.append(event.text)
-            if so_far.token_ids is not None and event.token_ids is not None:
-                so_far.token_ids.extend(event.token_ids)
-            else:
-                so_far.token_ids = None
+            so_far.keep(event.text, event.token_ids)
         if event.tokens:
             so_far.completion_tokens += event.tokens
             attempt.log.tokens += event.tokens

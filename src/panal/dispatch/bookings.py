@@ -84,6 +84,13 @@ class Bookings:
         """Whether a model of that name was ever served here."""
         return self._fleet.knows_model(model)
 
+    def free_for(self, need: Need) -> bool:
+        """Whether a replica would be booked for ``need`` this instant, without waiting."""
+        if len(self._waiting):
+            return False
+        candidates = self._fleet.candidates(need.model)
+        return choose(candidates, need, self._clock.monotonic_seconds(), self._draw) is not None
+
     def release(self, choice: Choice) -> None:
         """The replica's slot is free again, as far as this gateway is concerned."""
         choice.own.running -= 1

@@ -12,7 +12,7 @@ from typing import Protocol
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
 from panal.core.errors import BusError, CapacityError, ClientGone, NodeLost, NodeRefused, PanalError
-from panal.core.ids import NodeKey
+from panal.core.ids import NodeKey, TenantId
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
 from panal.dispatch.bookings import Bookings
@@ -72,13 +72,16 @@ class Dispatcher:
         observer: Observer,
         limits: Limits,
         allowed: Callable[[InferenceRequest, ReplicaView], bool],
+        cache_salt: Callable[[TenantId], str],
     ) -> None:
+        """``cache_salt``: a secret word of each tenant, so that no prefix cache is shared between tenants."""
         self._bus = bus
         self._bookings = bookings
         self._clock = clock
         self._observer = observer
         self._limits = limits
         self._allowed = allowed
+        self._cache_salt = cache_salt
         self.running: dict[str, Answer] = {}
         """Answers by the name of their current attempt."""
 
@@ -114,6 +117,11 @@ class Dispatcher:
             answer = self.running.get(frame.attempt)
             if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
                 answer.on_frame(frame)
+
+    def could_move(self, answer: Answer, attempt: Attempt) -> bool:
+        """Whether another replica would take the request over this instant."""
+        excluded = frozenset({attempt.choice.replica.replica_id})
+        return self._bookings.free_for(replace(self._need(answer.request), excluded=excluded))
 
     async def _attempts(self, answer: Answer) -> float:
         """Try until there is an answer. Gives the seconds spent in the queue before the first try."""
@@ -208,6 +216,7 @@ class Dispatcher:
                 first_token_s_max=self._limits.first_token_s_max,
                 between_tokens_s_max=self._limits.between_tokens_s_max,
                 traceparent=request.traceparent,
+                cache_salt=self._cache_salt(request.principal.tenant_id),
                 parts=len(pieces),
                 body=pieces[0],
                 emitted=answer.so_far.emitted(),

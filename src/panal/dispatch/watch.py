@@ -106,8 +106,8 @@ class Watch:
         if waited_s > limit_s + AGENT_MARGIN_S:
             return AttemptTimeout("first_token", limit_s)
         hedge_after_s = max(SILENCE_S_MIN, HEDGE_FACTOR * attempt.choice.first_token_s)
-        late = waited_s > hedge_after_s and len(answer.logs) == 1 and self._elsewhere(attempt)
-        if late and self._hedges.spend():
+        late = waited_s > hedge_after_s and len(answer.logs) == 1
+        if late and self._dispatcher.could_move(answer, attempt) and self._hedges.spend():
             return AttemptTimeout("predicted_first_token", hedge_after_s)
         return None
 
@@ -122,10 +122,6 @@ class Watch:
         if not view.healthy:
             return EngineFailed(f"The engine on {replica.node_name} does not answer.")
         return None
-
-    def _elsewhere(self, attempt: Attempt) -> bool:
-        """Whether another replica of the model is there at all."""
-        return len(self._fleet.candidates(attempt.choice.replica.model)) > 1
 
     def _drained_s(self, answer: Answer, now_s: float) -> float:
         """While the client's buffer is full, the node has no reason to send."""

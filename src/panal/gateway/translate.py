@@ -8,10 +8,11 @@ import msgspec
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest
 from panal.core.ids import IdSource
+from panal.core.nodes import DataClass
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.policy.access import effective_data_class
-from panal.policy.body_rules import check_body, resumable
+from panal.policy.body_rules import check_body, check_sensitive_body, resumable
 
 BYTES_PER_TOKEN = 4
 """A first guess at the prompt's tokens, for routing; what is billed is counted by the engine."""
@@ -39,6 +40,9 @@ def read_request(
     fields = _decoded(body)
     check_body(fields)
     _check_types(route, fields)
+    data_class = effective_data_class(caller.principal, caller.data_class)
+    if data_class >= DataClass.CONFIDENTIAL:
+        check_sensitive_body(fields)
     suffix = ids.suffix()
     total_s = min(total_s_max, caller.deadline_s or total_s_max)
     options = fields.get("stream_options") or {}
@@ -53,7 +57,7 @@ def read_request(
         include_usage=bool(options.get("include_usage")),
         body=body,
         principal=principal,
-        data_class=effective_data_class(principal, caller.data_class),
+        data_class=data_class,
         residency=principal.residency,
         deadline_monotonic_s=clock.monotonic_seconds() + total_s,
         total_s_max=total_s,

@@ -303,7 +303,7 @@ class Agent:
             state=state.value,
             reason=reason[:200],
             agent_version=self._settings.agent_version,
-            replicas=[self._replica_report()],
+            replicas=[self._replica_report()] if self._engine.facts.model else [],
         )
 
     def _replica_report(self) -> ReplicaReport:

@@ -91,8 +91,12 @@ class Attempts:
     # --- from the bus; none of these blocks or raises
 
     def run(self, run: RunAttempt) -> None:
-        """Begin an attempt, or refuse it with one event."""
-        if run.attempt in self._attempts:
+        """Begin an attempt, or refuse it with one event.
+
+        One for another instance is not ours to answer, not even with a refusal: if this machine is a
+        copy, the first machine hears it too and is answering it (P24).
+        """
+        if run.instance != self._identity.instance or run.attempt in self._attempts:
             return
         lane = self._outbox.lane(run.attempt, GatewayId(run.gateway))
         refusal = self._refusal(run)
@@ -109,8 +113,8 @@ class Attempts:
         self._begun()
 
     def _refusal(self, run: RunAttempt) -> tuple[str, str] | None:
-        if run.instance != self._identity.instance or run.replica != self._identity.replica:
-            return "wrong_replica", "this agent has been started anew and serves another replica"
+        if run.replica != self._identity.replica:
+            return "wrong_replica", "this agent serves another replica"
         if self._leaving:
             return "node_leaving", LEAVING.message
         reason = self._may_serve()

@@ -110,6 +110,23 @@ _HARMLESS: dict[str, frozenset[Any]] = {
 _ZERO_IS_NOTHING = frozenset({"top_logprobs", "prompt_logprobs", "n_probs", "min_tokens"})
 
 
+ALLOWED_FOR_SENSITIVE = frozenset({
+    "model", "messages", "prompt", "input", "stream", "stream_options", "max_tokens", "max_completion_tokens",
+    "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice",
+    "parallel_tool_calls", "functions", "function_call", "user", "encoding_format", "dimensions",
+    "reasoning_effort", "echo", "suffix", "best_of",
+})  # fmt: skip
+"""All that a request may hold whose data is confidential or above: OpenAI's own fields (D4)."""
+
+
+def check_sensitive_body(body: Mapping[str, Any]) -> None:
+    """For confidential data and above unknown fields do not pass. Raises BadRequest naming the first."""
+    if not ALLOWED_FOR_SENSITIVE.issuperset(body):
+        name = next(name for name in body if name not in ALLOWED_FOR_SENSITIVE)
+        raise BadRequest(f"The field '{name[:60]}' is not allowed with data of this class.", param=name[:60])
+
+
 def check_body(body: Mapping[str, Any]) -> None:
     """Raises BadRequest naming the field for anything that is not allowed in a request."""
     if not DENIED_ON_TOP.isdisjoint(body):

@@ -42,6 +42,18 @@ class AnswerSoFar:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def keep(self, text: str, token_ids: list[int] | None) -> None:
+        """Add a piece. An answer past KEPT_TOKENS_MAX is not kept any more, so that memory is bounded."""
+        if self.completion_tokens > KEPT_TOKENS_MAX:
+            self.pieces.clear()
+            self.token_ids = None
+            return
+        self.pieces.append(text)
+        if self.token_ids is not None and token_ids is not None:
+            self.token_ids.extend(token_ids)
+        else:
+            self.token_ids = None
+
     def emitted(self) -> Emitted | None:
         """What the next attempt must know, or None where nothing was made."""
         if not self.pieces and not self.role_sent:

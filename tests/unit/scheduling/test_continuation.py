@@ -120,3 +120,13 @@ def test_a_refusal_in_the_middle_of_an_answer_forgets_nothing() -> None:
     """After a resume was refused, the next node must go on, not begin."""
     step = next_step(begun(), NodeRefused("busy"), resumable=True, twin="t")
     assert step == GoOn()
+
+
+def test_a_very_long_answer_is_not_kept_without_bound() -> None:
+    so_far = AnswerSoFar(attempts=1, sent=True)
+    for _ in range(3):
+        so_far.completion_tokens += KEPT_TOKENS_MAX // 2 + 1
+        so_far.keep("piece", [1])
+    assert so_far.pieces == []
+    assert so_far.token_ids is None
+    assert isinstance(next_step(so_far, NodeLost("lost"), resumable=True, twin="t"), GiveUp)

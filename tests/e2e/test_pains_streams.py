@@ -147,7 +147,7 @@ def test_p05_a_reader_that_leaves_stops_the_engine(served: Served) -> None:
         leaving = threading.Event()
         reader = threading.Thread(target=read_until, args=(served, route, request, leaving))
         reader.start()
-        until(lambda: served.running() == 1, 10.0, "the engine works")
+        until(lambda: engine.stats()["running"] == 1, 10.0, "the engine works")
         leaving.set()
         engine.until_cancelled(before)
         until(served.is_idle, GONE_S_MAX, "in-flight counters are back to 0")
@@ -186,7 +186,7 @@ def test_p06_leaving_before_the_first_token_stops_the_engine(served: Served) -> 
         request = say("abc", delay_first_s=30) | {"stream": stream}
         reader = threading.Thread(target=read_until, args=(served, "chat", request, leaving))
         reader.start()
-        until(lambda: served.running() == 1, 10.0, "the engine has the prompt")
+        until(lambda: engine.stats()["running"] == 1, 10.0, "the engine has the prompt")
         leaving.set()
         engine.until_cancelled(before)
         until(served.is_idle, GONE_S_MAX, "in-flight counters are back to 0")

@@ -110,7 +110,7 @@ async def echo_bench(
     )
     try:
         async with running_agent(agent) as running:
-            await gateway.heartbeat_with(lambda beat: beat.replicas[0].healthy)
+            await gateway.heartbeat_with(lambda beat: any(replica.healthy for replica in beat.replicas))
             yield EchoBench(broker, engine, gateway, controller, running)
     finally:
         await gateway.close()

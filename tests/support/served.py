@@ -251,7 +251,7 @@ def takes_work(node: dict[str, Any]) -> bool:
         node["liveness"] == "live"
         and node["membership"] == "active"
         and node["state"] in ("available", "serving")
-        and all(replica["healthy"] for replica in node["replicas"])
+        and any(replica["healthy"] for replica in node["replicas"])
     )
 
 

@@ -335,6 +335,30 @@ async def test_a_slow_but_living_node_is_not_given_up() -> None:
     assert sink.data.replace(b": waiting\n", b"") == b"ab"
 
 
+async def test_a_slow_start_is_moved_only_to_a_node_that_takes_it() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    other = next(each for each in path.nodes if each is not node)
+    path.fleet.set_facts([path.facts(node), path.facts(other, membership=Membership.CORDONED)])
+    for _ in range(120):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    assert path.dispatcher.running.keys() == {run.attempt}
+    path.fleet.set_facts([path.facts(node), path.facts(other)])
+    path.clock.advance(0.25)
+    path.beat_all()
+    await path.settled()
+    path.watch.look()
+    again = await other.run()
+    other.tell(again, "quick")
+    other.finish(again)
+    await task
+    assert sink.data == b"quick"
+
+
 async def test_p03_silence_is_filled_with_comments_that_are_no_events() -> None:
     path = await Path().start(1)
     task, sink = path.begin()

@@ -337,11 +337,12 @@ async def test_a_slow_but_living_node_is_not_given_up() -> None:
 
 async def test_a_slow_start_is_moved_only_to_a_node_that_takes_it() -> None:
     path = await Path().start(2)
+    path.hedges.saved = 1.0
     task, sink = path.begin()
     node, run = await path.runner()
     other = next(each for each in path.nodes if each is not node)
     path.fleet.set_facts([path.facts(node), path.facts(other, membership=Membership.CORDONED)])
-    for _ in range(120):
+    for _ in range(20):
         path.clock.advance(0.25)
         path.beat_all()
         await path.settled()

@@ -66,33 +66,42 @@ class ClientStream:
 
     async def finish(self, data: bytes) -> None:
         """Send the last bytes and end the response in order."""
-        if data:
+        if data and not self.started:
             self.write(data)
-        if self.started and not self.gone:
-            await self._cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+            data = b""
+        if not self.started or self.gone:
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        await self._end(data)
 
     async def whole(self, body: bytes) -> None:
         """Send a complete JSON answer and end the response in order; nothing was written before."""
         if self.gone:
             return
-        self._note_head(chunked=False, content_bytes=len(body))
-        self._http.transport.write(
-            self._head(f"content-type: application/json\r\ncontent-length: {len(body)}\r\n")
-        )
-        await self._cycle.send({"type": "http.response.body", "body": body, "more_body": False})
+        self._note_head(chunked=False)
+        head = self._head(f"content-type: application/json\r\ncontent-length: {len(body)}\r\n")
+        await self._end(head + body)
+
+    async def _end(self, data: bytes) -> None:
+        """Write in one piece what is left, and let uvicorn go on to the connection's next request."""
+        if data:
+            self._http.transport.write(data)
+        self._cycle.chunked_encoding = False  # its own last chunk is in the piece already
+        await self._cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _begin(self) -> bytes:
-        self._note_head(chunked=self._chunked, content_bytes=0)
+        self._note_head(chunked=self._chunked)
         return self._head(CHUNKED_HEAD if self._chunked else STREAM_HEAD)
 
-    def _note_head(self, *, chunked: bool, content_bytes: int) -> None:
+    def _note_head(self, *, chunked: bool) -> None:
         """Tell uvicorn that the response's head is out, in the terms of its own send()."""
         self.started = True
         cycle = self._cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
         cycle.chunked_encoding = chunked
-        cycle.expected_content_length = content_bytes
+        cycle.expected_content_length = 0
 
     def _head(self, lines: str) -> bytes:
         last = "\r\n" if self._cycle.keep_alive else "connection: close\r\n\r\n"

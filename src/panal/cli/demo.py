@@ -177,7 +177,11 @@ async def _start_nodes(folder: Path, ready: dict[str, Any], stack: AsyncExitStac
 async def _until_all_serve(admin: Api) -> None:
     def all_serve() -> bool:
         nodes = admin.get("/api/v1/fleet")["nodes"]
-        ready = [node for node in nodes if node["state"] == "available" and node["replicas"][0]["healthy"]]
+        ready = [
+            node
+            for node in nodes
+            if node["state"] == "available" and any(each["healthy"] for each in node["replicas"])
+        ]
         return len(ready) == len(NODES)
 
     try:

@@ -61,7 +61,7 @@ class Row:
             "" if self.bar.value is None else shown(self.bar.value),
             self.bar.ratio(value),
             "" if nginx is None else shown(nginx),
-            "" if not nginx else f"{value / nginx:.1f}",
+            "" if nginx is None or nginx <= 0 or "ms" in self.unit else f"{value / nginx:.1f}",
             "; ".join(filter(None, [beside, *dict.fromkeys(self.notes)])),
         ]
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,22 @@ class Lengths:
     paced_s: float
     flat_s: float
     warm_s: float
+    stream_tokens: int = 100
+    https: bool = True
 
 
-QUICK = Lengths(rounds=1, latency_s=3.0, whole_s=1.2, paced_s=2.0, flat_s=1.2, warm_s=0.4)
-FULL = Lengths(rounds=3, latency_s=6.0, whole_s=3.0, paced_s=4.0, flat_s=2.0, warm_s=0.8)
+QUICK = Lengths(
+    rounds=1,
+    latency_s=2.5,
+    whole_s=1.2,
+    paced_s=2.0,
+    flat_s=1.2,
+    warm_s=0.4,
+    stream_tokens=50,
+    https=False,
+)
+"""HTTPS is left to the full form, but for one row."""
+FULL = Lengths(rounds=2, latency_s=6.0, whole_s=3.0, paced_s=4.0, flat_s=2.0, warm_s=0.8)
 
 
 class Bench:
@@ -78,6 +90,7 @@ class Bench:
         self.requests = 0
         self.errors: dict[str, int] = {}
         self.others: list[float] = []
+        self.calls_ns: list[float] = []
         self._patient_until_s = now_s() + patience_s
 
     async def run(self) -> None:
@@ -86,6 +99,7 @@ class Bench:
         first = self.requests
         for number in range(self._lengths.rounds):
             say(f"round {number + 1} of {self._lengths.rounds}")
+            self.calls_ns.append(call_ns())
             await self._latencies()
             await self._wholes()
             await self._chunks()
@@ -96,7 +110,7 @@ class Bench:
     async def soak(self, requests: int) -> None:
         """So many requests of 10 tokens over 64 connections; memory at each tenth."""
         say(f"{requests:,} requests")
-        load = Load(self._on.targets["panal"], WHOLE)
+        load = Load(self._on.targets.get("panal nodes", self._on.targets["panal"]), WHOLE)
         await load.closed(64)
         for tenth in range(1, 11):
             while load.tally.requests < requests * tenth / 10:
@@ -120,7 +134,7 @@ class Bench:
         nginx = None
         if "nginx" in self._on.targets:
             nginx = await self.window("nginx", POISSON, rate=RATE, for_s=self._lengths.latency_s)
-        for target in ("panal", "panal HTTPS"):
+        for target in ("panal", "panal HTTPS") if self._lengths.https else ("panal",):
             run = await self.window(target, POISSON, rate=RATE, for_s=self._lengths.latency_s)
             for name, delays, bar in (
                 ("first token", "first_s", 1.0),
@@ -146,6 +160,9 @@ class Bench:
                 self.table.row(REQUESTS, f"{connections} connections", "s per 1,000 requests", 0.143),
                 "panal", WHOLE, connections, self._lengths.whole_s,
             )  # fmt: skip
+        if "panal nodes" in self._on.targets:
+            row = self.table.row(REQUESTS, "64 connections, played nodes", "", 0.143)
+            await self._cost(row, "panal nodes", WHOLE, 64, self._lengths.whole_s)
         await self._cost(
             self.table.row(REQUESTS, "64 connections, HTTPS", "s per 1,000 requests"),
             "panal HTTPS", WHOLE, 64, self._lengths.whole_s,
@@ -153,16 +170,19 @@ class Bench:
 
     async def _chunks(self) -> None:
         unit = "s per 1,000,000 chunks"
+        paced = replace(PACED, tokens=self._lengths.stream_tokens)
         for name, target, bar in (
             ("an agent, frames together", "panal", 33.0),
             ("a frame a message", "panal nodes", 33.0),
             ("an agent, HTTPS", "panal HTTPS", None),
             ("a frame a message, HTTPS", "panal HTTPS nodes", None),
         ):
-            if target in self._on.targets:
+            if target in self._on.targets and (self._lengths.https or "HTTPS" not in target):
                 row = self.table.row(PACED_CHUNKS, name, unit, bar)
-                await self._cost(row, target, PACED, STREAMS, self._lengths.paced_s)
+                await self._cost(row, target, paced, STREAMS, self._lengths.paced_s)
         for name, target, bar in (("HTTP", "panal", 10.0), ("HTTPS", "panal HTTPS", None)):
+            if not self._lengths.https and target != "panal":
+                continue
             row = self.table.row(FLAT_CHUNKS, name, unit, bar)
             await self._cost(row, target, FLAT, 64, self._lengths.flat_s)
 
@@ -248,6 +268,18 @@ class Bench:
             self.errors[name] = self.errors.get(name, 0) + count
 
 
+def call_ns() -> float:
+    """What calling an empty Python function costs now: a measure of the machine, which changes its speed."""
+
+    def nothing() -> None: ...
+
+    calls = 20_000
+    begun_s = time.perf_counter()
+    for _ in range(calls):
+        nothing()
+    return (time.perf_counter() - begun_s) / calls * 1e9
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -299,7 +331,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     gateway_core, other_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
     lengths = QUICK if options.quick else FULL
     if options.rounds:
-        lengths = Lengths(**{**lengths.__dict__, "rounds": options.rounds})
+        lengths = replace(lengths, rounds=options.rounds)
     begun_s = now_s()
     with tempfile.TemporaryDirectory(prefix="panal-bench-") as folder:
         async with contextlib.AsyncExitStack() as stack:
@@ -320,6 +352,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     told["cores used by others meanwhile"] = (
         f"{middle(bench.others):.2f} (median), {max(bench.others):.2f} (most)"
     )
+    told["a Python call takes"] = ", ".join(f"{each:.0f} ns" for each in bench.calls_ns)
     told["seconds"] = f"{now_s() - begun_s:.0f}"
     for name, value in told.items():
         print(f"{name}: {value}")

@@ -106,6 +106,14 @@ class PlayedNode:
         fields: dict[str, Any] = msgspec.json.decode(attempt.body)
         tokens = fields.get("max_tokens") or TOKENS_DEFAULT
         pace_s = fields.get(PACE_FIELD, 0) / 1000
+        if not attempt.stream:
+            usage = TokenUsage(prompt_tokens=64, completion_tokens=tokens)
+            text = " ".join(["token"] * tokens)
+            event = Event(
+                data=_whole(attempt, text, usage), text=text, tokens=tokens, finish="length", usage=usage
+            )
+            self._send(Stream(attempt, GatewayId(attempt.gateway), tokens, 0.0, now_s()), 0, event)
+            return
         stream = Stream(attempt, GatewayId(attempt.gateway), tokens, pace_s, now_s())
         self._streams[attempt.attempt] = stream
         due_s = self._loop.time() + pace_s
@@ -155,6 +163,24 @@ def _chunk(run: RunAttempt, text: str) -> bytes:
         f'data: {{"id":"{run.response_id}","object":"chat.completion.chunk","created":{run.created_utc_s},'
         f'"model":"{run.model}","choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":null}}]}}\n\n'
     ).encode()
+
+
+def _whole(run: RunAttempt, text: str, usage: TokenUsage) -> bytes:
+    message = {"role": "assistant", "content": text}
+    return msgspec.json.encode(
+        {
+            "id": run.response_id,
+            "object": "chat.completion",
+            "created": run.created_utc_s,
+            "model": run.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": "length"}],
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+            },
+        }
+    )
 
 
 def _end(run: RunAttempt) -> bytes:

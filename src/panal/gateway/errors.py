@@ -7,6 +7,7 @@ import msgspec
 from panal.core import errors
 from panal.core.errors import EngineRefused, PanalError
 from panal.protocol.openai.errors import error_body, error_event
+from panal.telemetry.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,11 @@ def headers_of(error: PanalError, request_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def _envelope(error: PanalError, request_id: str) -> dict[str, object]:
+    """A key that a client put in the wrong place, such as a path, is not repeated to it."""
     return error_body(
-        error.message,
+        redacted(error.message),
         kind=shape_of(error).kind,
         code=error.code,
-        param=error.param,
+        param=None if error.param is None else redacted(error.param),
         request_id=request_id,
     )

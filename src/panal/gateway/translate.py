@@ -13,6 +13,7 @@ from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.policy.access import effective_data_class
 from panal.policy.body_rules import check_body, check_sensitive_body, resumable
+from panal.telemetry.redaction import redacted
 
 BYTES_PER_TOKEN = 4
 """A first guess at the prompt's tokens, for routing; what is billed is counted by the engine."""
@@ -83,6 +84,8 @@ def _check_types(route: Route, fields: dict[str, Any]) -> None:
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise BadRequest("'model' must be the name of a model, see GET /v1/models.", param="model")
+    if redacted(model) != model:  # it would stand in logs and in the ledger as the model's name
+        raise BadRequest("'model' holds an API key instead of a model's name.", param="model")
     prompt = PROMPT_FIELD[route]
     if not fields.get(prompt):
         raise BadRequest(f"'{prompt}' is missing or empty.", param=prompt)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from panal.node.engines.engine import Json
 
 @dataclass(slots=True)
 class EchoStats:
-    """What the engine did, for tests to look at."""
+    """What the engine did, for tests to look at; ``last_body`` only with the engine's key."""
 
     started: int = 0
     running: int = 0
@@ -104,7 +104,8 @@ class EchoEngine:
             context = {"max_model_len": self._options.context_tokens} if self._options.context_tokens else {}
             exchange.json({"object": "list", "data": [{**model, **context}]})
         elif path == "/echo/stats":
-            exchange.json(self.stats)
+            known = not self._options.api_key or exchange.key == self._options.api_key
+            exchange.json(self.stats if known else replace(self.stats, last_body={}))
         else:
             exchange.json(refusal(404, "no such path"), 404)
 

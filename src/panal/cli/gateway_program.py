@@ -183,10 +183,6 @@ class GatewayProgram:
         await controller_bus.start(controller)
         stack.push_async_callback(controller_bus.close)
 
-        def notify() -> None:
-            controller.hurry()
-            controller_bus.fleet_changed()
-
         bus = NatsGatewayBus(ids.gateway(), servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
@@ -200,10 +196,10 @@ class GatewayProgram:
             lambda: Advertised(addresses.advertised_bus_urls, ca.pem),
             ids=ids,
             clock=clock,
-            notify=notify,
+            notify=controller.changed,
             credential_s=settings.node.credential_s,
         )
-        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, notify)
+        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
         endpoints = [
             *client_endpoints(gateway, registry),
             *join_endpoints(enrolment, ca.pem),

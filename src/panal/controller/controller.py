@@ -6,6 +6,7 @@ task, each second. A store that is away costs nothing but delay: notes stay unti
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances, Verdict
@@ -24,10 +25,22 @@ from panal.telemetry.logs import fields
 ROUND_EACH_S = 1.0
 SEEN_WRITTEN_EACH_S = 10.0
 COUNTS_KEPT_MAX = 10_000
-WITHDRAWN = (Membership.CORDONED, Membership.DRAINING)
+TOLD_AGAIN_S = 3.0
+"""A node that has not said so long that it carried an instruction out is told again."""
 VERB = {Membership.CORDONED: "cordon", Membership.DRAINING: "drain", Membership.ACTIVE: "uncordon"}
 
 log = logging.getLogger("panal.controller")
+
+
+@dataclass(slots=True)
+class Told:
+    """What an instance was last told of its membership, and by which instruction."""
+
+    instance: InstanceId
+    membership: Membership
+    instruction: str
+    said_s: float
+    carried_out: bool = False
 
 
 class Controller:
@@ -50,7 +63,7 @@ class Controller:
         self._credential_s = credential_s
         self._nodes: dict[NodeKey, NodeRecord] = {}
         self._instances = Instances()
-        self._told: dict[NodeKey, tuple[InstanceId, Membership]] = {}
+        self._told: dict[NodeKey, Told] = {}
         self._refused: dict[tuple[NodeKey, InstanceId], float] = {}
         self._audit: list[tuple[NodeRecord, str]] = []
         self._seen: dict[NodeId, int] = {}
@@ -83,6 +96,9 @@ class Controller:
         node = self._nodes.get(key)
         if node is None or node.node_id != report.node:
             return
+        told = self._told.get(key)
+        if told is not None and report.instruction and report.instruction == told.instruction:
+            told.carried_out = True
         if report.renew:
             self._renew(node, InstanceId(report.instance))
         for counts in report.counts:
@@ -91,9 +107,10 @@ class Controller:
         if report.counts:
             self._hurry.set()
 
-    def hurry(self) -> None:
-        """Something changed in the store: look now."""
+    def changed(self) -> None:
+        """Something changed in the store: look now, and let every gateway look."""
         self._hurry.set()
+        self._announce()
 
     # --- its own rounds ---------------------------------------------------------------------------
 
@@ -164,7 +181,7 @@ class Controller:
             self._seen.clear()
             self._seen_written_s = now_s
         if models:
-            self._bus.fleet_changed()
+            self._announce()
 
     async def _write_counts(self) -> None:
         if not self._counts:
@@ -201,16 +218,24 @@ class Controller:
     # --- what it tells nodes ----------------------------------------------------------------------
 
     def _tell_membership(self, node: NodeRecord, instance: InstanceId) -> None:
-        """Once for each instance and each change."""
+        """Once for each instance and each change, and again until the node says that it was carried out."""
         told = self._told.get(node.key)
-        if told == (instance, node.membership):
-            return
-        self._told[node.key] = (instance, node.membership)
-        if told is None or told[0] != instance:
+        now_s = self._clock.monotonic_seconds()
+        if told is not None and (told.instance, told.membership) == (instance, node.membership):
+            if told.carried_out or now_s - told.said_s < TOLD_AGAIN_S:
+                return
+        elif told is None or told.instance != instance:
             self._say(node, instance, "accept")
-        was_withdrawn = told is not None and told[1] in WITHDRAWN
-        if node.membership in WITHDRAWN or was_withdrawn:
-            self._say(node, instance, VERB[node.membership], node.reason)
+        # Also 'uncordon' for a node that is new here: an earlier controller may have cordoned it.
+        last = self._say(node, instance, VERB[node.membership], node.reason)
+        self._told[node.key] = Told(instance, node.membership, last, now_s)
+
+    def _announce(self) -> None:
+        """A hint: gateways look each second anyway, so that nothing depends on the bus here."""
+        try:
+            self._bus.fleet_changed()
+        except BusError as error:
+            log.info("gateways could not be told: %s", error.message, extra=fields(action="announce_failed"))
 
     def _refuse(self, node: NodeRecord, instance: InstanceId) -> None:
         now_s = self._clock.monotonic_seconds()
@@ -244,17 +269,17 @@ class Controller:
             ),
         )
 
-    def _say(self, node: NodeRecord, instance: InstanceId, verb: str, reason: str = "") -> None:
-        self._instruct(
-            node.key, Instruction(id=self._ids.other("ist"), verb=verb, instance=instance, reason=reason)
-        )
+    def _say(self, node: NodeRecord, instance: InstanceId, verb: str, reason: str = "") -> str:
+        """Returns the instruction's id."""
+        instruction = Instruction(id=self._ids.other("ist"), verb=verb, instance=instance, reason=reason)
+        self._instruct(node.key, instruction)
+        return instruction.id
 
     def _instruct(self, key: NodeKey, instruction: Instruction) -> None:
         try:
             self._bus.instruct(key, instruction)
         except BusError as error:
-            # Told again by the next change or instance; gateways enforce membership by themselves.
-            self._told.pop(key, None)
+            # Told again until it is carried out; gateways enforce membership by themselves.
             log.warning("a node could not be told: %s", error.message, extra=fields(action="instruct_failed"))
 
 

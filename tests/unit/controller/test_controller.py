@@ -1,0 +1,280 @@
+"""The controller over a real store, with a bus and an issuer that remember."""
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from panal.controller.controller import SEEN_WRITTEN_EACH_S, TOLD_AGAIN_S, Controller
+from panal.controller.instances import SILENT_AFTER_S
+from panal.core.clock import ManualClock
+from panal.core.errors import BusError, StoreError
+from panal.core.ids import IdSource, NodeKey, RequestId
+from panal.core.nodes import Membership
+from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, ReplicaReport, Report
+from panal.store import Store
+from tests.support.databases import fresh_store
+from tests.support.rows import node_key, node_row, token_row
+
+KEY = node_key(1)
+
+
+@dataclass
+class Bus:
+    told: list[tuple[NodeKey, Instruction]] = field(default_factory=list)
+    announced: int = 0
+    away: bool = False
+
+    def instruct(self, key: NodeKey, instruction: Instruction) -> None:
+        self._check()
+        self.told.append((key, instruction))
+
+    def fleet_changed(self) -> None:
+        self._check()
+        self.announced += 1
+
+    def _check(self) -> None:
+        if self.away:
+            raise BusError("away")
+
+    def verbs(self) -> list[str]:
+        """What was told since the last call."""
+        told, self.told = self.told, []
+        return [instruction.verb for _key, instruction in told]
+
+
+@dataclass
+class Issuer:
+    ensured: list[list[NodeKey]] = field(default_factory=list)
+    away: bool = False
+
+    def node_credential(self, key: NodeKey, valid_s: int) -> str:
+        return f"{key} for {valid_s}"
+
+    async def ensure_revoked(self, keys: Iterable[NodeKey]) -> None:
+        if self.away:
+            raise BusError("away")
+        self.ensured.append(list(keys))
+
+
+class Outage:
+    """A store that can be away."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.away:
+            raise StoreError("away")
+        return getattr(self._store, name)
+
+
+@dataclass
+class Place:
+    store: Outage
+    bus: Bus
+    issuer: Issuer
+    clock: ManualClock
+    controller: Controller
+
+    def beat(self, instance: str, model: str = "") -> None:
+        replicas = [ReplicaReport(replica="rpl_1", model=model, engine="echo", twin="t")] if model else []
+        self.controller.on_heartbeat(
+            KEY,
+            Heartbeat(node="node_0001", instance=instance, sequence=1, state="available", replicas=replicas),
+        )
+
+    def report(self, **values: Any) -> None:
+        self.controller.on_report(KEY, Report(node="node_0001", instance="ins_1", **values))
+
+    async def decide(self, membership: Membership, before: Membership, reason: str = "") -> None:
+        async with self.store.transaction() as tx:
+            assert await tx.nodes.decide(node_row().node_id, membership, reason, expected=before)
+        await self.controller.round()
+
+    async def actions(self) -> list[str]:
+        async with self.store.reading() as tx:
+            return [event.action for event in await tx.audit.list("tnt_default", limit=100)]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with fresh_store("sqlite", tmp_path) as real:
+        store, bus, issuer, clock = Outage(real), Bus(), Issuer(), ManualClock()
+        async with store.transaction() as tx:
+            await tx.join_tokens.add(token_row())
+            await tx.nodes.admit(node_row())
+        controller = Controller(bus, store, issuer, clock, IdSource(clock, os.urandom), 600.0)
+        await controller.refresh()
+        yield Place(store, bus, issuer, clock, controller)
+
+
+async def test_an_instance_is_accepted_once(place: Place) -> None:
+    place.beat("ins_1")
+    place.beat("ins_1")
+    assert place.bus.verbs() == ["accept", "uncordon"]
+
+
+async def test_an_instruction_is_repeated_until_it_was_carried_out(place: Place) -> None:
+    place.beat("ins_1")
+    place.bus.verbs()
+    for _ in range(2):
+        place.clock.advance(TOLD_AGAIN_S - 0.1)
+        place.beat("ins_1")
+        assert place.bus.told == []
+        place.clock.advance(0.1)
+        place.beat("ins_1")
+        [(_key, last)] = place.bus.told
+        assert last.verb == "uncordon"
+        place.bus.verbs()
+    place.report(instruction=last.id)
+    for _ in range(9):
+        place.clock.advance(1.0)
+        place.beat("ins_1")
+    assert place.bus.told == []
+
+
+async def test_membership_is_told_once_for_each_change_and_again_to_a_new_instance(place: Place) -> None:
+    place.beat("ins_1")
+    place.bus.verbs()
+    await place.decide(Membership.CORDONED, Membership.ACTIVE, "for repair")
+    assert [told.reason for _key, told in place.bus.told] == ["for repair"]
+    assert place.bus.verbs() == ["cordon"]
+    place.beat("ins_1")
+    await place.controller.round()
+    assert place.bus.verbs() == []
+    place.clock.advance(SILENT_AFTER_S + 0.1)
+    place.beat("ins_2")
+    assert place.bus.verbs() == ["accept", "cordon"]
+    await place.decide(Membership.DRAINING, Membership.CORDONED)
+    await place.decide(Membership.ACTIVE, Membership.DRAINING)
+    assert place.bus.verbs() == ["drain", "uncordon"]
+
+
+async def test_what_could_not_be_told_is_told_later(place: Place) -> None:
+    place.beat("ins_1")
+    place.bus.verbs()
+    place.bus.away = True
+    await place.decide(Membership.CORDONED, Membership.ACTIVE)
+    place.bus.away = False
+    for _ in range(4):
+        place.clock.advance(1.0)
+        place.beat("ins_1")
+    assert place.bus.verbs() == ["cordon"]
+
+
+async def test_a_second_instance_is_refused_and_audited_once(place: Place) -> None:
+    place.beat("ins_1")
+    for _ in range(4):
+        place.clock.advance(0.5)
+        place.beat("ins_2")
+        place.clock.advance(0.5)
+        place.beat("ins_1")
+    verbs = place.bus.verbs()
+    assert verbs[0] == "accept" and "refuse" in verbs
+    await place.controller.round()
+    await place.controller.round()
+    assert (await place.actions()).count("node.second_instance") == 1
+
+
+async def test_a_node_that_is_not_known_is_not_spoken_to(place: Place) -> None:
+    other = node_key(2)
+    place.controller.on_heartbeat(
+        other, Heartbeat(node="node_0002", instance="ins_9", sequence=1, state="available")
+    )
+    place.controller.on_heartbeat(
+        KEY, Heartbeat(node="node_0002", instance="ins_9", sequence=1, state="available")
+    )
+    place.controller.on_report(other, Report(node="node_0002", instance="ins_9", renew=True))
+    assert place.bus.told == []
+
+
+async def test_a_credential_is_renewed_for_the_instance_that_speaks_only(place: Place) -> None:
+    place.beat("ins_1")
+    place.bus.verbs()
+    place.report(renew=True)
+    [(key, told)] = place.bus.told
+    assert (key, told.verb, told.instance) == (KEY, "credential", "ins_1")
+    assert told.credential == f"{KEY} for 600"
+    place.bus.verbs()
+    place.controller.on_report(KEY, Report(node="node_0001", instance="ins_2", renew=True))
+    assert place.bus.told == []
+
+
+async def test_a_revoked_node_gets_no_credential(place: Place) -> None:
+    place.beat("ins_1")
+    await place.decide(Membership.REVOKED, Membership.ACTIVE)
+    place.bus.verbs()
+    place.report(renew=True)
+    place.beat("ins_1")
+    assert place.bus.told == []
+
+
+def counts_of(attempt: str, tokens: int = 7) -> AttemptCounts:
+    return AttemptCounts(
+        attempt=attempt,
+        model="echo",
+        prompt_tokens=3,
+        completion_tokens=tokens,
+        duration_s=0.5,
+        outcome="complete",
+    )
+
+
+async def test_counts_are_written_and_then_acknowledged(place: Place) -> None:
+    place.report(counts=[counts_of("req_1.1"), counts_of("not a name")])
+    assert place.bus.told == []
+    await place.controller.round()
+    [(_key, told)] = place.bus.told
+    assert told.verb == "counts_seen"
+    assert sorted(told.attempts) == ["not a name", "req_1.1"]
+    async with place.store.reading() as tx:
+        [made] = await tx.contributions.of_request(RequestId("req_1"))
+    assert (made.node_id, made.completion_tokens) == ("node_0001", 7)
+
+
+async def test_a_store_outage_keeps_every_note(place: Place) -> None:
+    place.store.away = True
+    place.beat("ins_1", model="new")
+    place.report(counts=[counts_of("req_1.1")])
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            await place.controller.round()
+    assert "counts_seen" not in place.bus.verbs()
+    place.store.away = False
+    place.clock.advance(SEEN_WRITTEN_EACH_S)
+    await place.controller.round()
+    assert place.bus.verbs() == ["counts_seen"]
+    async with place.store.reading() as tx:
+        assert [each.name for each in await tx.models.all()] == ["new"]
+        assert len(await tx.contributions.of_request(RequestId("req_1"))) == 1
+        node = await tx.nodes.get(node_row().node_id)
+    assert node is not None and node.last_seen_utc_us is not None
+
+
+async def test_the_bus_being_away_stops_no_round(place: Place) -> None:
+    place.beat("ins_1", model="new")
+    place.report(counts=[counts_of("req_1.1")])
+    place.bus.away = place.issuer.away = True
+    place.controller.changed()
+    await place.controller.round()
+    async with place.store.reading() as tx:
+        assert [each.name for each in await tx.models.all()] == ["new"]
+        assert len(await tx.contributions.of_request(RequestId("req_1"))) == 1
+
+
+async def test_revocations_are_made_good_at_start_at_each_change_and_after_a_failure(place: Place) -> None:
+    await place.controller.round()
+    await place.controller.round()
+    assert place.issuer.ensured == [[]]
+    place.issuer.away = True
+    await place.decide(Membership.REVOKED, Membership.ACTIVE)
+    assert place.issuer.ensured == [[]]
+    place.issuer.away = False
+    await place.controller.round()
+    await place.controller.round()
+    assert place.issuer.ensured == [[], [KEY]]

@@ -178,6 +178,14 @@ def _whole_cut(deltas: list[Delta], wanted: int) -> int:
     return next(index for index, delta in enumerate(deltas) if index >= wanted and delta.text) + 1
 
 
+async def test_a_beginning_after_the_role_was_told_is_a_beginning(engine: Engine) -> None:
+    body = chat_body("count 5", max_tokens=12)
+    fresh = await all_deltas(engine, EngineCall(Route.CHAT, body))
+    again = await all_deltas(engine, EngineCall(Route.CHAT, body, Emitted(role_sent=True)))
+    assert [delta.text for delta in again] == [delta.text for delta in fresh]
+    assert [delta.finish for delta in again] == [delta.finish for delta in fresh]
+
+
 async def test_nothing_is_asked_of_the_engine_when_the_limit_is_used_up(engine: Engine) -> None:
     if engine.facts.resume is Resume.NONE:
         pytest.skip("this engine cannot resume")

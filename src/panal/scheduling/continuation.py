@@ -67,8 +67,8 @@ class AnswerSoFar:
         )
 
     def forget(self) -> None:
-        """Start over: what was made is dropped, since nobody has seen it."""
-        self.opaque = self.role_sent = False
+        """Start over: what was made is dropped, since nobody has seen it - but for the role, which stays said."""
+        self.opaque = False
         self.pieces.clear()
         self.token_ids = []
         self.completion_tokens = 0

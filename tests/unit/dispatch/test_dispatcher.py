@@ -80,6 +80,21 @@ async def test_a_broken_answer_goes_on_elsewhere_from_its_last_token() -> None:
     assert path.books.finished[0].attempts[0].tokens == 2
 
 
+async def test_a_fresh_try_after_the_role_was_told_does_not_tell_it_again() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.send(run, Event(data=b"R", role=True))
+    first.send(run, Event(error=WireError(kind="failed", message="crash")))
+    second, again = await path.runner()
+    assert again.emitted is not None
+    assert (again.emitted.role_sent, again.emitted.text, again.emitted.token_ids) == (True, "", None)
+    second.tell(again, "all")
+    second.finish(again)
+    await task
+    assert sink.data == b"Rall"
+
+
 async def test_a_missing_frame_is_a_fault_and_never_ignored() -> None:
     path = await Path().start(2)
     task, sink = path.begin()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -37,6 +37,8 @@ class HttpEngine:
     async def generate(self, call: EngineCall) -> AsyncGenerator[Delta, None]:
         """See Engine.generate."""
         if call.emitted is None or not (call.emitted.text or call.emitted.token_ids):
+            # Only the role was told before: for the engine that is a beginning like any other.
+            call = replace(call, emitted=None)
             request = self.dialect.first(call, self.model)
         else:
             request = await self.dialect.resumed(call, self.model, self.context_tokens, self.ask)

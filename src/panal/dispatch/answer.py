@@ -25,6 +25,8 @@ from panal.scheduling.continuation import AnswerSoFar
 from panal.scheduling.routing import Choice
 
 ACKNOWLEDGE_EACH_BYTES = 64 * 1024
+WHOLE_BYTES_MAX = 64 * 1024 * 1024
+"""Largest answer to a client that does not stream."""
 
 
 class Attempt:
@@ -77,6 +79,7 @@ class Answer:
         self.first_data_s: float | None = None
         self.written_s: float | None = None
         self.full_since_s: float | None = None
+        self._whole: list[bytes] = []
         self._cached_tokens = 0
         self._clock = clock
         self._acknowledge = acknowledge
@@ -181,7 +184,9 @@ class Answer:
         attempt.progress_s = now_s
         if event.data:
             attempt.data_bytes += len(event.data)
-            if event.finish is not None:
+            if not self.request.stream:
+                self._collect(attempt, event.data, last=event.finish is not None)
+            elif event.finish is not None:
                 self.tail = self._shown(attempt, event.data)
             else:
                 self._relay(attempt, event, now_s)
@@ -213,6 +218,17 @@ class Answer:
                 self.usage = event.usage
             so_far.prompt_tokens = event.usage.prompt_tokens
             attempt.log.prompt_tokens = event.usage.prompt_tokens
+
+    def _collect(self, attempt: Attempt, data: bytes, *, last: bool) -> None:
+        """A whole answer is kept until all of it is there; a large one comes in pieces."""
+        if attempt.data_bytes > WHOLE_BYTES_MAX:
+            self.end(EngineFailed(f"The answer is larger than {WHOLE_BYTES_MAX} bytes."))
+            return
+        if attempt.data_bytes == len(data):
+            self._whole.clear()
+        self._whole.append(data)
+        if last:
+            self.tail = b"".join(self._whole)
 
     def _relay(self, attempt: Attempt, event: Event, now_s: float) -> None:
         if event.text or event.opaque:

@@ -95,6 +95,19 @@ async def test_a_fresh_try_after_the_role_was_told_does_not_tell_it_again() -> N
     assert sink.data == b"Rall"
 
 
+async def test_a_whole_answer_in_pieces_reaches_the_client_at_once_and_only_whole() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin(stream=False)
+    first, run = await path.runner()
+    first.send(run, Event(data=b'{"half', opaque=True))
+    first.send(run, Event(error=WireError(kind="failed", message="crash")))
+    second, again = await path.runner()
+    second.send(again, Event(data=b'{"all":', opaque=True))
+    second.send(again, Event(data=b"true}", finish="stop"))
+    assert await task == b'{"all":true}'
+    assert sink.data == b""
+
+
 async def test_a_missing_frame_is_a_fault_and_never_ignored() -> None:
     path = await Path().start(2)
     task, sink = path.begin()

@@ -1,6 +1,7 @@
 """Which gateway a command talks to, and with which key."""
 
 import os
+import ssl
 from pathlib import Path
 
 from panal.cli.api_client import Api
@@ -14,7 +15,7 @@ def api_of(home: Path | None, url: str) -> Api:
     key = environment.get("PANAL_API_KEY", "")
     address = url or environment.get("PANAL_URL", "")
     ca_file = environment.get("PANAL_CA_FILE", "")
-    ca_pem = Path(ca_file).read_text(encoding="ascii") if ca_file else ""
+    ca_pem = _certificate(Path(ca_file)) if ca_file else ""
     if address and key:
         return Api(address.rstrip("/"), key, ca_pem)
     found = home_of(home, environment)
@@ -25,3 +26,12 @@ def api_of(home: Path | None, url: str) -> Api:
             "or set PANAL_URL and PANAL_API_KEY."
         )
     return Api(address.rstrip("/") or access.url, key or access.key, ca_pem)
+
+
+def _certificate(file: Path) -> str:
+    try:
+        pem = file.read_text(encoding="ascii")
+        ssl.create_default_context(cadata=pem)
+    except (OSError, ValueError) as error:  # a wrong certificate is an OSError too
+        raise SettingsError(f"PANAL_CA_FILE {file} cannot be used as a certificate: {error}.") from error
+    return pem

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from panal.core.errors import BusError, NotAllowed, PanalError, SettingsError
+from panal.core.errors import BadRequest, BusError, NotAllowed, PanalError, SettingsError
+from panal.core.settings_reading import loopback
 
 TIMEOUT_S = 15.0
 
@@ -61,15 +62,20 @@ class Api:
         return read_answer(answer.status, content)
 
     def connect(self, timeout_s: float = TIMEOUT_S) -> http.client.HTTPConnection:
+        """Raises SettingsError for an address that is none, or to which no key may be sent in the clear."""
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"'{self.url}' is not the address of a gateway.")
+        try:
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if parts.scheme not in ("http", "https") or not host:
+            raise SettingsError(f"'{self.url}' is not the address of a gateway: write https://host:port.")
         if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+            if loopback(host) is not None:
+                raise SettingsError(f"No key is sent to {self.url} in the clear: use its https address.")
+            return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
         context = ssl.create_default_context(cadata=self.ca_pem or None)
-        return http.client.HTTPSConnection(
-            parts.hostname, parts.port or 443, timeout=timeout_s, context=context
-        )
+        return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=context)
 
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
@@ -92,5 +98,7 @@ def read_answer(status: int, content: bytes) -> Any:
 
 
 def segment(text: str) -> str:
-    """One path segment, whatever characters it has."""
+    """One path segment. Raises BadRequest for what is never a name and would be another path."""
+    if not text or "/" in text or text in (".", ".."):
+        raise BadRequest(f"'{text}' is neither a name nor an id.")
     return quote(text, safe="")

@@ -168,11 +168,13 @@ def _post(url: str, path: str, request: JoinRequest | CredentialRequest, ca_pem:
 
 def _exchange(url: str, method: str, path: str, body: bytes, context: ssl.SSLContext) -> tuple[int, bytes]:
     parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.hostname:
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if parts.scheme != "https" or not host:
         raise SettingsError(f"'{url}' is not the address of a gateway: write https://host:port.")
-    connection = http.client.HTTPSConnection(
-        parts.hostname, parts.port or 443, timeout=TIMEOUT_S, context=context
-    )
+    connection = http.client.HTTPSConnection(host, port or 443, timeout=TIMEOUT_S, context=context)
     try:
         connection.request(method, path, body, {"content-type": "application/json"})
         answer = connection.getresponse()

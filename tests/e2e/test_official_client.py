@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.asking import say
 from tests.support.installation import until
 from tests.support.served import GONE_S_MAX, Served
 
@@ -15,11 +16,6 @@ TOOLS: list[Any] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("weather", "time_now")
 ]
-
-
-def say(words: str, **more: Any) -> dict[str, Any]:
-    """A chat request to the echo engine."""
-    return {"model": "echo", "messages": [{"role": "user", "content": words}], **more}
 
 
 # --- answers -------------------------------------------------------------------------------------------
@@ -166,7 +162,7 @@ def test_fields_that_panal_does_not_know_pass_both_ways(served: Served) -> None:
 
 
 def test_two_tool_calls_are_assembled_exactly(served: Served) -> None:
-    request = say("use a tool", tools=TOOLS)
+    request = say("use a tool") | {"tools": TOOLS}
     with served.client() as client:
         whole = client.chat.completions.create(**request).choices[0]
         with client.chat.completions.stream(**request) as stream:
@@ -277,9 +273,7 @@ def test_a_client_that_closes_its_stream_frees_the_slot(served: Served) -> None:
     engine = served.engine()
     before = engine.stats()["cancelled"]
     with served.client() as client:
-        stream = client.chat.completions.create(
-            **say("count 100"), stream=True, extra_body={"x_echo": {"delay_token_s": 0.2}}
-        )
+        stream = client.chat.completions.create(**say("count 100", delay_token_s=0.2), stream=True)
         for number, _chunk in enumerate(stream):
             if number == 5:
                 break
@@ -296,9 +290,7 @@ async def test_an_asynchronous_client_that_gives_up_frees_the_slot(served: Serve
     async with served.async_client() as client:
         for stream in (False, True):
             asking = asyncio.create_task(
-                client.chat.completions.create(
-                    **say("x"), stream=stream, extra_body={"x_echo": {"delay_first_s": 30}}
-                )
+                client.chat.completions.create(**say("x", delay_first_s=30), stream=stream)
             )
             await asyncio.to_thread(until, lambda: engine.stats()["running"] == 1, 10.0, "it is running")
             asking.cancel()

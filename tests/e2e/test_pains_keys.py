@@ -81,6 +81,19 @@ def test_p31_a_users_key_is_no_operators(served: Served) -> None:
     assert served.call("POST", "/api/v1/nodes/x/revoke", {}).status == 403
 
 
+def test_p31_guessing_is_slowed_down_by_the_true_address(served: Served) -> None:
+    """Another forged address with each guess does not help."""
+    guess = {"token": "pnl1_x", "node_key": "U", "issued_utc_s": 1, "signature": "", "host_name": "h"}
+    statuses = []
+    for number in range(12):
+        headers = {"X-Forwarded-For": f"10.0.0.{number}", "X-Real-IP": f"10.0.1.{number}"}
+        reply = served.call("POST", "/join/v1/nodes", guess, key=None, headers=headers)
+        statuses.append(reply.status)
+    assert statuses[-1] == 429
+    assert int(reply.headers["retry-after"]) >= 1
+    assert set(statuses) == {400, 429}
+
+
 def ask(port: int, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30.0)
     try:

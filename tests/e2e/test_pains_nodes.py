@@ -1,7 +1,6 @@
 """What users of similar systems suffer from when nodes come and go: one test for each case, by its number."""
 
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.asking import Asking, say, wire
 from tests.support.installation import Program, until
 from tests.support.served import Served
 from tests.support.silent_engine import silent_engine
@@ -16,15 +16,6 @@ from tests.support.silent_engine import silent_engine
 UP = ["--no-node"]
 FIRST_TOKEN_S = 3.0
 ENVIRONMENT = {"PANAL_GATEWAY__FIRST_TOKEN_S_MAX": str(FIRST_TOKEN_S)}
-
-
-def say(words: str, **echo: Any) -> dict[str, Any]:
-    """A chat request with knobs of the echo engine."""
-    return {
-        "model": "echo",
-        "messages": [{"role": "user", "content": words}],
-        "extra_body": {"x_echo": echo} if echo else {},
-    }
 
 
 def only(served: Served, *names: str) -> None:
@@ -127,7 +118,7 @@ def test_p18_an_engine_that_never_answers_is_left_in_time(served: Served) -> Non
             served.installation.run("nodes", "cordon", good.name)
             served.until_serving("silent")
             engine.silent.set()
-            nowhere = served.call("POST", "/v1/chat/completions", say("x"))
+            nowhere = served.call("POST", "/v1/chat/completions", wire(say("x")))
             assert nowhere.status == 504
             assert nowhere.error["code"] == "timeout"
             assert "first_token" in nowhere.error["message"]
@@ -136,7 +127,7 @@ def test_p18_an_engine_that_never_answers_is_left_in_time(served: Served) -> Non
             with ThreadPoolExecutor() as pool:
                 begun_s = time.monotonic()
                 asked_before = engine.asked
-                answer = pool.submit(served.call, "POST", "/v1/chat/completions", say("served"))
+                answer = pool.submit(served.call, "POST", "/v1/chat/completions", wire(say("served")))
                 until(lambda: engine.asked > asked_before, 5.0, "the silent engine has the request")
                 served.installation.run("nodes", "uncordon", good.name)
                 reply = answer.result()
@@ -204,26 +195,3 @@ def test_p24_a_restarted_agent_is_not_taken_for_a_copy(served: Served) -> None:
     served.until_serving("one")
     with served.client() as client:
         assert client.chat.completions.create(**say("again")).choices[0].message.content == "again"
-
-
-class Asking:
-    """Somebody who asks all the time, in a thread; ``failures`` are the answers that were not right."""
-
-    def __init__(self, served: Served) -> None:
-        self.count = 0
-        self.failures: list[str] = []
-        self._served = served
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
-        self._thread.start()
-
-    def _ask(self) -> None:
-        while not self._stopped.wait(0.02):
-            reply = self._served.call("POST", "/v1/chat/completions", say("all the time"))
-            self.count += 1
-            if reply.status != 200:
-                self.failures.append(reply.body.decode())
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join(60.0)

@@ -1,18 +1,16 @@
 """What users of similar systems suffer from, in streams: each test is one case of the research, by number."""
 
 import base64
-import http.client
 import json
 import re
-import socket
 import struct
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 
+from tests.support.asking import Reader, say, wire
 from tests.support.installation import until
 from tests.support.relay import relay
 from tests.support.served import GONE_S_MAX, Served
@@ -21,21 +19,6 @@ MIXED = "añ 日本語 😀 👩‍👩‍👧‍👦 e\u0301 שלום 🏔"
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
 RELAY_IDLE_S = 12.0
 """A little more than the 10 s between two comments, which no setting shortens."""
-
-
-def say(words: str, **echo: Any) -> dict[str, Any]:
-    """A chat request with knobs of the echo engine."""
-    return {
-        "model": "echo",
-        "messages": [{"role": "user", "content": words}],
-        "extra_body": {"x_echo": echo} if echo else {},
-    }
-
-
-def raw(request: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The same as a body on the wire."""
-    body = {name: value for name, value in request.items() if name != "extra_body"}
-    return {**body, **request.get("extra_body", {}), **more}
 
 
 @pytest.mark.parametrize("fault", ["stop_after", "close_after"])
@@ -56,7 +39,7 @@ def test_p01_a_broken_stream_never_looks_finished(served: Served, fault: str) ->
         return failed.value.status_code
 
     with ThreadPoolExecutor() as pool:
-        events = pool.submit(served.events, "/v1/chat/completions", raw(request))
+        events = pool.submit(served.events, "/v1/chat/completions", wire(request))
         error, status = pool.submit(by_client), pool.submit(whole)
         broken = error.result()
         seen = [event for event in events.result() if not event.startswith(":")]
@@ -123,13 +106,13 @@ def test_p03_silence_does_not_kill_a_healthy_request(served: Served) -> None:
     with ThreadPoolExecutor() as pool:
         texts = [pool.submit(read, request) for request in (early, middle)]
         wires = [
-            pool.submit(served.events, "/v1/chat/completions", raw(request)) for request in (early, middle)
+            pool.submit(served.events, "/v1/chat/completions", wire(request)) for request in (early, middle)
         ]
         assert [text.result() for text in texts] == ["abc", "ab"]
-        for wire in wires:
-            comments = [event for event in wire.result() if event.startswith(":")]
+        for stream in wires:
+            comments = [event for event in stream.result() if event.startswith(":")]
             assert comments
-            assert "[DONE]" in wire.result()
+            assert "[DONE]" in stream.result()
 
 
 def test_p05_a_reader_that_leaves_stops_the_engine(served: Served) -> None:
@@ -144,14 +127,11 @@ def test_p05_a_reader_that_leaves_stops_the_engine(served: Served) -> None:
     slow[-1][1]["extra_body"] = {"x_echo": {"delay_token_s": 0.2}}
     for route, request in slow:
         before = engine.stats()["cancelled"]
-        leaving = threading.Event()
-        reader = threading.Thread(target=read_until, args=(served, route, request, leaving))
-        reader.start()
+        reader = Reader(served, route, request)
         until(lambda: engine.stats()["running"] == 1, 10.0, "the engine works")
-        leaving.set()
+        reader.leave()
         engine.until_cancelled(before)
         until(served.is_idle, GONE_S_MAX, "in-flight counters are back to 0")
-        reader.join(10.0)
         with served.client() as client:
             assert client.chat.completions.create(**say("next")).choices[0].message.content == "next"
     until(lambda: left(served) >= len(slow), 15.0, "the outcomes are recorded")
@@ -164,33 +144,17 @@ def left(served: Served) -> int:
     return sum(record["outcome"] == "client_gone" for record in records)
 
 
-def read_until(served: Served, route: str, request: dict[str, Any], leaving: threading.Event) -> None:
-    """Ask, and close the connection without a word when told to."""
-    connection = http.client.HTTPConnection("127.0.0.1", served.installation.http_port, timeout=30.0)
-    path = "/v1/chat/completions" if route == "chat" else "/v1/completions"
-    headers = {"authorization": f"Bearer {served.installation.key}", "content-type": "application/json"}
-    connection.request("POST", path, json.dumps(raw(request)), headers)
-    leaving.wait(20.0)
-    assert connection.sock is not None
-    connection.sock.shutdown(socket.SHUT_RDWR)
-    connection.close()
-
-
 def test_p06_leaving_before_the_first_token_stops_the_engine(served: Served) -> None:
     """(a) of the case, streamed or not; (b), in the queue, is in test_pains_limits.py; (c), a model that is
     being loaded, comes with models that are loaded on demand."""
     engine = served.engine()
     for stream in (True, False):
         before = engine.stats()["cancelled"]
-        leaving = threading.Event()
-        request = say("abc", delay_first_s=30) | {"stream": stream}
-        reader = threading.Thread(target=read_until, args=(served, "chat", request, leaving))
-        reader.start()
+        reader = Reader(served, "chat", say("abc", delay_first_s=30) | {"stream": stream})
         until(lambda: engine.stats()["running"] == 1, 10.0, "the engine has the prompt")
-        leaving.set()
+        reader.leave()
         engine.until_cancelled(before)
         until(served.is_idle, GONE_S_MAX, "in-flight counters are back to 0")
-        reader.join(10.0)
 
 
 @pytest.mark.parametrize("crlf", [False, True], ids=["lf", "crlf"])
@@ -213,7 +177,7 @@ def test_p12_letters_survive_being_cut_anywhere(served: Served, crlf: bool) -> N
         assert calls is not None
         assert calls[0].type == "function"
         assert calls[0].function.arguments == '{"city": "Zürich 🏔", "days": [1, 2]}'
-    for event in served.events("/v1/chat/completions", raw(say(MIXED, **knobs))):
+    for event in served.events("/v1/chat/completions", wire(say(MIXED, **knobs))):
         assert "\\ufffd" not in event
 
 
@@ -251,16 +215,16 @@ def test_p17_all_encodings_of_an_embedding_are_the_same_vector(served: Served) -
         text = coded.data[place].embedding
         assert isinstance(text, str)
         assert list(struct.unpack("<8f", base64.b64decode(text))) == default.data[place].embedding
-    wire = {"model": "echo", "input": "first"}
+    plain = {"model": "echo", "input": "first"}
     for name, given in (
         ("default", {}),
         ("null", {"encoding_format": None}),
         ("float", {"encoding_format": "float"}),
     ):
-        reply = served.call("POST", "/v1/embeddings", wire | given)
+        reply = served.call("POST", "/v1/embeddings", plain | given)
         assert reply.status == 200, (name, reply.body)
         assert reply.json["data"][0]["embedding"] == floats.data[0].embedding
-    reply = served.call("POST", "/v1/embeddings", wire | {"encoding_format": "base64"})
+    reply = served.call("POST", "/v1/embeddings", plain | {"encoding_format": "base64"})
     assert reply.json["data"][0]["embedding"] == coded.data[0].embedding
 
 
@@ -272,7 +236,7 @@ def test_p25_bad_questions_cost_good_ones_nothing(served: Served) -> None:
     def ask(number: int) -> None:
         status = statuses[number % len(statuses)]
         stream = {"stream": True} if number % 2 else {}
-        reply = served.call("POST", "/v1/chat/completions", raw(say("x", status=status), **stream))
+        reply = served.call("POST", "/v1/chat/completions", wire(say("x", status=status), **stream))
         assert reply.status == status
         assert reply.error["code"] == status
         assert reply.error["message"] == "as asked"

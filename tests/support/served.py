@@ -171,10 +171,6 @@ class Served:
         record: dict[str, Any] = until(found, 15.0, f"the usage record of {wanted}")
         return record
 
-    def newest_record(self) -> dict[str, Any]:
-        newest: dict[str, Any] = self.admin().get("/api/v1/usage", limit=1)["items"][0]
-        return newest
-
     # --- nodes
 
     def engine(self) -> "EngineSeen":

@@ -38,7 +38,7 @@ def desk_pause(
     """Give the machine back now and take no work until resumed."""
     pause = _desk(home).pause(duration_s(lasting) if lasting else None)
     if as_json:
-        show_json(msgspec.to_builtins(pause))
+        show_json({"paused_utc_s": pause.paused_utc_s, "until_utc_s": pause.until_utc_s})
     else:
         print(f"paused {_until(pause.until_utc_s)}")
 

@@ -1,9 +1,7 @@
 """Where the authority keeps its seeds and revocations: HOME/nats/authority.json, readable by its owner."""
 
 import contextlib
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import msgspec
 from panal.bus.credentials import Authority, Seeds
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
+from panal.core.private_files import write_private, write_private_once
 
 FILE_NAME = "authority.json"
 
@@ -38,10 +37,7 @@ def load_authority(path: Path, clock: Clock) -> Authority:
 def create_or_load_authority(path: Path, clock: Clock, entropy: Callable[[int], bytes]) -> Authority:
     """Make the file (0600, folder 0700) if there is none. Two programs at once get the same authority."""
     if not path.exists():
-        try:
-            _create(path, Seeds.create(entropy))
-        except OSError as error:
-            raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
+        write_private_once(path, _bytes(_Content(seeds=Seeds.create(entropy))))
     return load_authority(path, clock)
 
 
@@ -57,7 +53,7 @@ def save_revocations(path: Path, authority: Authority) -> None:
             content = _read(path)
             authority.merge_revocations(content.revocations)
             content.revocations = authority.revocations
-            _draft(path, content).replace(path)
+            write_private(path, _bytes(content))
     except OSError as error:
         raise SettingsError(f"The bus authority {path} cannot be written: {error.strerror}.") from error
 
@@ -86,21 +82,5 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def _create(path: Path, seeds: Seeds) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = _draft(path, _Content(seeds=seeds))
-    try:
-        os.link(draft, path)  # unlike rename it fails when another program was first
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-
-
-def _draft(path: Path, content: _Content) -> Path:
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # readable by us only
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(content)))
-        file.flush()
-        os.fsync(file.fileno())
-    return Path(draft)
+def _bytes(content: _Content) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content))

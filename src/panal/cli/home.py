@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from panal.core.errors import SettingsError
+from panal.core.private_files import write_private
 from panal.core.settings import Settings, load
 
 PEPPER_BYTES = 32
@@ -82,7 +83,7 @@ class Home:
         """The secret that API keys are hashed with, made once. Without it no key is valid."""
         path = self.path / "secrets" / "pepper"
         if not path.exists():
-            write_secret(path, entropy(PEPPER_BYTES))
+            write_private(path, entropy(PEPPER_BYTES))
         content = path.read_bytes()
         if len(content) != PEPPER_BYTES:
             raise SettingsError(f"{path} is damaged; restore it from a backup.")
@@ -97,7 +98,7 @@ class Home:
             raise SettingsError(f"{self.admin_file} cannot be used: {error}") from error
 
     def save_admin_access(self, access: AdminAccess) -> None:
-        write_secret(self.admin_file, msgspec.json.encode(access))
+        write_private(self.admin_file, msgspec.json.encode(access))
 
 
 def home_of(option: Path | None, environment: Mapping[str, str]) -> Home:
@@ -114,18 +115,3 @@ def home_of(option: Path | None, environment: Mapping[str, str]) -> Home:
     else:
         base = Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return Home(base / "panal")
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, whole or not at all. Raises SettingsError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error

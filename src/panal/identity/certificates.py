@@ -7,8 +7,6 @@ signs server certificates of 90 days; agents and clients trust it through the pi
 import datetime
 import hashlib
 import ipaddress
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
+from panal.core.private_files import write_private, write_private_once
 
 PIN_HEX_DIGITS = 32
 _CA_DAYS = 3650
@@ -111,7 +110,7 @@ def create_or_load_ca(home: Path, clock: Clock) -> CertificateAuthority:
     if not path.exists():
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _self_signed(key, _now(clock))
-        _write_once(path, certificate.public_bytes(Encoding.PEM) + _key_pem(key))
+        write_private_once(path, certificate.public_bytes(Encoding.PEM) + _key_pem(key))
     content = _read(path)
     try:
         certificate = x509.load_pem_x509_certificate(content)
@@ -141,8 +140,8 @@ def server_certificate(
     if files.certificate.exists() and files.key.exists() and _still_good(files, ca, sans, _now(clock)):
         return files, False
     certificate, key = ca.issue(sans, _now(clock))
-    _write(files.key, key.encode())
-    _write(files.certificate, certificate.encode())
+    write_private(files.key, key.encode())
+    write_private(files.certificate, certificate.encode())
     return files, True
 
 
@@ -240,37 +239,4 @@ def _read(path: Path) -> bytes:
 
 def _write_if_other(path: Path, content: bytes) -> None:
     if not path.exists() or _read(path) != content:
-        _write(path, content)
-
-
-def _write_once(path: Path, content: bytes) -> None:
-    """Write unless another program was first."""
-    draft = _draft(path, content)
-    try:
-        os.link(draft, path)  # unlike rename it fails when the file is there
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
-    finally:
-        draft.unlink()
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        _draft(path, content).replace(path)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
-
-
-def _draft(path: Path, content: bytes) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # readable by us only
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
-    return Path(draft)
+        write_private(path, content)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from panal.bus.credentials import life_left_s
 from panal.bus.seam import NodeBus
 from panal.core.clock import Clock
-from panal.core.errors import BusError
+from panal.core.errors import BusError, SettingsError
 from panal.core.ids import IdSource, InstanceId, ReplicaId
 from panal.core.nodes import NodeState
 from panal.node.attempts import Attempts, ReplicaIdentity
@@ -46,7 +46,7 @@ class Ending(StrEnum):
 
 
 class Agent:
-    """Everything is handed in. ``keep_credential`` stores a renewed one; it may raise OSError."""
+    """Everything is handed in. ``keep_credential`` stores a renewed one; it may raise SettingsError."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Agent:
         try:
             await self._bus.renew(credential)
             self._keep_credential(credential)
-        except (BusError, OSError) as error:
+        except (BusError, SettingsError) as error:
             self._log.warning("the new credential could not be used: %s", error)
             return
         self._reports.renewed(life_left_s(credential, self._clock))

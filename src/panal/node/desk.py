@@ -6,8 +6,6 @@ A pause file that cannot be understood is a pause: in doubt the owner wanted one
 """
 
 import os
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +14,7 @@ import msgspec
 
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest
+from panal.core.private_files import write_private
 
 STATUS_EVERY_S = 2.0
 STATUS_FRESH_S = 6.0
@@ -69,12 +68,12 @@ class Desk:
         """Why the pause file was not understood, empty when it was."""
 
     def pause(self, for_s: float | None = None) -> PauseFile:
-        """Take no work from now on, for ``for_s`` seconds or until ``resume``. Raises BadRequest, OSError."""
+        """Take no work for ``for_s`` seconds or until ``resume``. Raises BadRequest, SettingsError."""
         if for_s is not None and not 0 < for_s <= PAUSE_S_MAX:
             raise BadRequest(f"A pause lasts more than 0 and at most {PAUSE_S_MAX:g} seconds.")
         now_s = self._clock.utc_seconds()
         pause = PauseFile(paused_utc_s=now_s, until_utc_s=None if for_s is None else now_s + for_s)
-        self._write("pause.json", msgspec.json.encode(pause))
+        write_private(self._folder / "pause.json", msgspec.json.encode(pause))
         return pause
 
     def resume(self) -> bool:
@@ -109,7 +108,7 @@ class Desk:
         return float("inf") if until_s is None else until_s
 
     def write_status(self, state: str, reason: str, problem: str, attempts: int) -> None:
-        """Called by the agent. Raises OSError."""
+        """Called by the agent. Raises SettingsError."""
         until_s = self.paused_until_utc_s()
         status = StatusFile(
             pid=os.getpid(),
@@ -121,7 +120,7 @@ class Desk:
             paused=until_s is not None,
             paused_until_utc_s=None if until_s is None or until_s == float("inf") else until_s,
         )
-        self._write("status.json", msgspec.json.encode(status))
+        write_private(self._folder / "status.json", msgspec.json.encode(status), durable=False)
 
     def status(self) -> DeskStatus:
         """What the agent last said, and whether it still says anything."""
@@ -136,19 +135,6 @@ class Desk:
         self._seen = None
         self.problem = problem
         return float("inf")
-
-    def _write(self, name: str, data: bytes) -> None:
-        """Whole or not at all, readable by the owner only."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self._folder)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            Path(temporary).replace(self._folder / name)
-        except BaseException:
-            with suppress(OSError):
-                Path(temporary).unlink()
-            raise
 
 
 def _decoded(file: Path, kind: type[S]) -> S:

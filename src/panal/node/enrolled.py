@@ -1,11 +1,11 @@
 """What an agent keeps of its membership: HOME/node.json (0600), written once at joining and at renewal."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from panal.core.errors import SettingsError
+from panal.core.private_files import write_private
 
 FILE_NAME = "node.json"
 
@@ -53,15 +53,4 @@ def load_enrolled(home: Path) -> EnrolledNode | None:
 
 def save_enrolled(home: Path, enrolled: EnrolledNode) -> None:
     """Written whole or not at all. Raises SettingsError."""
-    path = enrolled_path(home)
-    draft = path.with_name(f".{FILE_NAME}.{os.getpid()}")
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(enrolled)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}.") from error
+    write_private(enrolled_path(home), msgspec.json.format(msgspec.json.encode(enrolled)))

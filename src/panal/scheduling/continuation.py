@@ -67,7 +67,7 @@ class AnswerSoFar:
         )
 
     def forget(self) -> None:
-        """Start over: what was made is dropped, since nobody has seen it - but for the role, which stays said."""
+        """Start over: what nobody has seen is dropped; the role, once told, stays told."""
         self.opaque = False
         self.pieces.clear()
         self.token_ids = []

@@ -10,6 +10,7 @@ from collections import deque
 from math import inf
 
 from panal.core.clock import Clock
+from panal.core.errors import SettingsError
 from panal.core.nodes import NodeState
 from panal.node.availability import NodeWork
 from panal.node.desk import STATUS_EVERY_S, Desk
@@ -246,5 +247,5 @@ class OwnerWatch:
         problem = "the engine's memory is not back" if waits else self.problem
         try:
             self._desk.write_status(owner.state.value, owner.reason, problem, owner.attempts)
-        except OSError as error:
-            self._log.warning("the desk's status cannot be written: %s", error.strerror)
+        except SettingsError as error:
+            self._log.warning("the desk's status cannot be written: %s", error.message)

@@ -63,14 +63,14 @@ class Api:
 
     def connect(self, timeout_s: float = TIMEOUT_S) -> http.client.HTTPConnection:
         """Raises SettingsError for an address that is none, or to which no key may be sent in the clear."""
-        parts = urlsplit(self.url)
         try:
-            host, port = parts.hostname, parts.port
+            parts = urlsplit(self.url)
+            scheme, host, port = parts.scheme, parts.hostname, parts.port
         except ValueError:
-            host, port = None, None
-        if parts.scheme not in ("http", "https") or not host:
+            scheme, host, port = "", None, None
+        if scheme not in ("http", "https") or not host:
             raise SettingsError(f"'{self.url}' is not the address of a gateway: write https://host:port.")
-        if parts.scheme == "http":
+        if scheme == "http":
             if loopback(host) is not None:
                 raise SettingsError(f"No key is sent to {self.url} in the clear: use its https address.")
             return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)

@@ -167,12 +167,12 @@ def _post(url: str, path: str, request: JoinRequest | CredentialRequest, ca_pem:
 
 
 def _exchange(url: str, method: str, path: str, body: bytes, context: ssl.SSLContext) -> tuple[int, bytes]:
-    parts = urlsplit(url)
     try:
-        host, port = parts.hostname, parts.port
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
-        host, port = None, None
-    if parts.scheme != "https" or not host:
+        scheme, host, port = "", None, None
+    if scheme != "https" or not host:
         raise SettingsError(f"'{url}' is not the address of a gateway: write https://host:port.")
     connection = http.client.HTTPSConnection(host, port or 443, timeout=TIMEOUT_S, context=context)
     try:

@@ -17,6 +17,7 @@ from panal.core.errors import BusError, NotAllowed
 from panal.node import joining
 from panal.node.enrolled import load_enrolled
 from tests.e2e.test_slice import Reading
+from tests.support.display import display
 from tests.support.ends import sentence_of, the_sentence
 from tests.support.installation import Installation, processes_naming, short_folder, until
 from tests.support.members import Member, Members
@@ -30,6 +31,8 @@ LONG: dict[str, Any] = {
 SHORT: dict[str, Any] = {"model": "echo", "messages": [{"role": "user", "content": "short"}]}
 CREDENTIAL_S = 10
 SLOW_S = 0.05
+DRAINED_S = 0.04
+"""Slow enough that the answer is not over when a drained desk hands it over, after 10 s."""
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +99,13 @@ def makers(place: Installation, response_id: str) -> list[str]:
     """The nodes that made an answer, in order."""
     request = "req_" + re.sub(r"^[a-z]+-", "", response_id)
 
-    def found() -> Any:
-        with contextlib.suppress(ApiRefused):
-            return place.admin().get(f"/api/v1/usage/{request}/contributions")
-        return None
+    def settled() -> bool:
+        records = place.admin().get("/api/v1/usage", limit=100)["items"]
+        return any(record["request"] == request for record in records)
 
-    return [each["node"] for each in until(found, 20.0, "the contributions are in the store")]
+    until(settled, 20.0, "the request is in the store")
+    made = place.admin().get(f"/api/v1/usage/{request}/contributions")
+    return [each["node"] for each in made]
 
 
 def maker(place: Installation) -> str:
@@ -266,6 +270,28 @@ def test_cordon_lets_running_answers_end_drain_hands_them_over_uncordon_undoes(m
     members.until_serving(resting)
     place.run("nodes", "cordon", other.name)
     until(lambda: maker(place) == resting.node, 20.0, "it takes work again")
+
+
+@pytest.mark.timeout(240)
+def test_a_drained_desk_hands_its_answer_over(members: Members) -> None:
+    place = members.installation
+    server = members.join()
+    members.until_serving(server)
+    text = whole(place)
+    with display() as screen:
+        token = place.run("tokens", "create", "--class", "workstation")["token"]
+        desk = members.join(token, DISPLAY=screen.name, PANAL_OWNER__IDLE_S="1")
+        members.until_serving(desk)
+        place.run("nodes", "cordon", server.name)
+        stream = reading(place, {**LONG, "extra_body": {"x_echo": {"delay_token_s": DRAINED_S}}})
+        stream.until_pieces(5)
+        place.run("nodes", "uncordon", server.name)
+        members.until_serving(server)
+        place.run("nodes", "drain", desk.name)
+        assert stream.end() == text
+        assert len(stream.ids) == 1 and len(stream.finishes) == 1
+        assert makers(place, stream.ids.pop()) == [desk.node, server.node]
+        until(lambda: not desk.engines(), 20.0, "a drained machine runs no engine")
 
 
 @pytest.mark.timeout(240)

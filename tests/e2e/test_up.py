@@ -24,6 +24,9 @@ from tests.support.installation import Installation, Program, processes_naming, 
 BACK_S_MAX = 45.0
 GONE_S_MAX = 20.0
 
+FALL_WITH = {"agent": ("engine",)}
+"""What may not outlive a part."""
+
 PARTS: dict[str, Callable[[list[str]], bool]] = {
     "nats-server": lambda words: words[0].endswith("nats-server"),
     "gateway": lambda words: words[2:4] == ["panal", "gateway"],
@@ -170,6 +173,7 @@ def holding(home: Path, text: str) -> list[Path]:
 def test_a_killed_part_comes_back_by_itself(running: Installation, name: str) -> None:
     until(lambda: answers(running), BACK_S_MAX, "it answers before the fault")
     killed = part(running, name)
+    others = {each: part(running, each).pid for each in PARTS if each not in (name, *FALL_WITH.get(name, ()))}
     killed.kill()
     killed.wait(10.0)
     until(
@@ -178,6 +182,7 @@ def test_a_killed_part_comes_back_by_itself(running: Installation, name: str) ->
         f"it answers again after {name} was killed: {running.program.lines}",
     )
     assert part(running, name).pid != killed.pid
+    assert {each: part(running, each).pid for each in others} == others, "nothing else was started again"
     assert running.program is not None and running.program.process.poll() is None
 
 

@@ -35,8 +35,8 @@ class GatewaySettings(Masked):
     """HTTP in and out, and the limits of one request."""
 
     http_host: str = setting("127.0.0.1", "loopback address of plain HTTP", check=loopback)
-    http_port: int = setting(7080, "port of plain HTTP", low=0, high=65535)
-    https_port: int = setting(7443, "port of HTTPS, used with 'listen'", low=0, high=65535)
+    http_port: int = setting(7080, "port of plain HTTP", low=1, high=65535)
+    https_port: int = setting(7443, "port of HTTPS, used with 'listen'", low=1, high=65535)
     listen: str = setting("", "address for HTTPS and the bus with TLS; empty: loopback only")
     advertise: tuple[str, ...] = setting((), "addresses that joining nodes are told, HOST or HOST:PORT")
     store_url: str = setting("", "database; empty: SQLite in the home", secret=True)
@@ -59,7 +59,7 @@ class GatewaySettings(Masked):
 class BusSettings(Masked):
     """The NATS server that panal starts itself."""
 
-    nats_port: int = setting(7422, "port of the bus", low=0, high=65535)
+    nats_port: int = setting(7422, "port of the bus", low=1, high=65535)
     nats_server: str = setting("", "path of another nats-server; empty: the one that came with panal")
 
 

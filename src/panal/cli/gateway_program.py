@@ -240,6 +240,7 @@ def _gateway(
     limits = Limits(
         first_token_s_max=settings.gateway.first_token_s_max,
         between_tokens_s_max=settings.gateway.between_tokens_s_max,
+        recovery_s_max=settings.gateway.recovery_s_max,
         attempts_max=settings.gateway.attempts_max,
         client_stall_s_max=settings.gateway.write_stall_s_max,
     )

@@ -45,6 +45,7 @@ class GatewaySettings(Masked):
     first_token_s_max: float = setting(60.0, "longest wait for the first token", low=0.1, high=3600)
     between_tokens_s_max: float = setting(30.0, "longest pause inside an answer", low=0.1, high=3600)
     total_s_max: float = setting(600.0, "longest life of a request", low=1, high=86400)
+    recovery_s_max: float = setting(10.0, "a broken answer waits for another replica", low=0, high=600)
     attempts_max: int = setting(3, "replicas tried for one request", low=1, high=10)
     body_bytes_max: int = setting(10 * MIB, "largest request body", low=1024, high=256 * MIB)
     header_bytes_max: int = setting(32 * 1024, "largest request line with headers", low=1024, high=MIB)

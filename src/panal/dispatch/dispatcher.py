@@ -11,7 +11,17 @@ from typing import Protocol
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
-from panal.core.errors import BusError, CapacityError, ClientGone, NodeLost, NodeRefused, PanalError
+from panal.core.errors import (
+    AttemptTimeout,
+    BusError,
+    CapacityError,
+    ClientGone,
+    EngineFailed,
+    FrameGap,
+    NodeLost,
+    NodeRefused,
+    PanalError,
+)
 from panal.core.ids import NodeKey, TenantId
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
@@ -28,10 +38,16 @@ from panal.protocol.messages import (
     RunAttempt,
 )
 from panal.scheduling.continuation import ATTEMPTS_MAX, GiveUp, GoOn, TryAgain, next_step, told
-from panal.scheduling.replicas import Need, ReplicaView
+from panal.scheduling.replicas import INHIBITED_S, Need, ReplicaView
 from panal.scheduling.routing import Choice
 
 BODY_PART_BYTES = MESSAGE_BYTES_MAX - 32 * 1024
+DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
+"""Failures that say something of the replica; the caller's mistakes, refusals and departures do not (P25)."""
+
+PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
+"""The limit of a try that is moved only because it is slower than predicted."""
+
 OUTPUT_TOKENS_DEFAULT = 200
 """Expected answer length where the request names no limit."""
 
@@ -184,6 +200,8 @@ class Dispatcher:
                 self._cancel(attempt, failure)
             answer.close(attempt, failure)
             self._bookings.release(choice)
+        if _distrusts(failure):
+            choice.own.inhibited_until_s = self._clock.monotonic_seconds() + INHIBITED_S
         if isinstance(failure, NodeRefused):
             answer.so_far.refusals += 1
         else:
@@ -271,3 +289,9 @@ class Dispatcher:
             first_token_s=first_s - begun_s if first_s is not None else None,
             total_s=self._clock.monotonic_seconds() - begun_s,
         )
+
+
+def _distrusts(failure: PanalError | None) -> bool:
+    """Whether the replica is to be tried last for a moment; being slower than predicted is no fault."""
+    slow = isinstance(failure, AttemptTimeout) and failure.limit == PREDICTED_FIRST_TOKEN
+    return isinstance(failure, DISTRUSTED) and not slow

@@ -5,7 +5,7 @@ the store says otherwise. Records are replaced singly; nothing here is recompute
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
@@ -129,12 +129,6 @@ class Fleet:
         for key in [key for key in self._seen if self.silent_s(key) > LOST_AFTER_S]:
             self._forget(key)
 
-    def mark_failed(self, replica_id: ReplicaId) -> None:
-        """No new work for the replica until its node reports again."""
-        view = self._views.get(replica_id)
-        if view is not None:
-            self._put(_with_report_age(view, -STALE_AFTER_S))
-
     # --- inside ---------------------------------------------------------------------------------
 
     def _rebuild(self, key: NodeKey, seen: NodeSeen) -> None:
@@ -211,7 +205,3 @@ def _nobody_waits() -> None:
 def _fleet_wide(facts: NodeFacts, report: ReplicaReport) -> ReplicaId:
     """A node names its replicas itself, so the name counts only together with the node's own id."""
     return ReplicaId(f"{facts.node_id}/{report.replica}")
-
-
-def _with_report_age(view: ReplicaView, shift_s: float) -> ReplicaView:
-    return replace(view, reported_s=view.reported_s + shift_s)

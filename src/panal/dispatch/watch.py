@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from panal.core.clock import Clock
 from panal.core.errors import AttemptTimeout, ClientGone, EngineFailed, NodeLost, PanalError
 from panal.dispatch.answer import Answer, Attempt
-from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.dispatcher import PREDICTED_FIRST_TOKEN, Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
 
 LOOK_EACH_S = 0.25
@@ -77,7 +77,6 @@ class Watch:
             else:
                 failure = self._failure(answer, attempt, now_s)
                 if failure is not None:
-                    self._fleet.mark_failed(attempt.choice.replica.replica_id)
                     answer.end(failure)
                 else:
                     self._keep_alive(answer, attempt, now_s)
@@ -108,7 +107,7 @@ class Watch:
         hedge_after_s = max(SILENCE_S_MIN, HEDGE_FACTOR * attempt.choice.first_token_s)
         late = waited_s > hedge_after_s and len(answer.logs) == 1
         if late and self._dispatcher.could_move(answer, attempt) and self._hedges.spend():
-            return AttemptTimeout("predicted_first_token", hedge_after_s)
+            return AttemptTimeout(PREDICTED_FIRST_TOKEN, hedge_after_s)
         return None
 
     def _gone(self, attempt: Attempt) -> PanalError | None:

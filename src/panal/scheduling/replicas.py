@@ -13,6 +13,9 @@ STALE_AFTER_S = 1.5
 LOST_AFTER_S = 15.0
 """A node that was silent for so long is shown as lost."""
 
+INHIBITED_S = 5.0
+"""How long a replica is tried last after an attempt failed on it; its next report alone proves little."""
+
 PREFILL_TOKENS_PER_S_DEFAULT = 200.0
 DECODE_S_PER_TOKEN_DEFAULT = 0.05
 
@@ -57,6 +60,8 @@ class OwnLoad:
     running: int = 0
     sent_since_report: int = 0
     prefill_tokens_since_report: int = 0
+    inhibited_until_s: float = 0.0
+    """Until then this gateway tries others first, since an attempt failed here just now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,14 +94,22 @@ def _order(replica: ReplicaView, total_s: float, need: Need) -> tuple[bool, floa
 
 
 def _drawn(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw) -> list[Candidate]:
-    """Up to DRAWN fitting replicas: a random few of many, all of a few, all where the few do not fit."""
+    """Up to DRAWN fitting replicas: a random few of many, all of a few, all where the few do not fit.
+
+    Those where an attempt failed a moment ago come only where no other fits.
+    """
     count = len(candidates)
     if count > 2 * DRAWN and need.resumable:
         sample = [candidates[draw(count)] for _ in range(2 * DRAWN)]
-        fitting = _fitting(sample, need, now_s)[:DRAWN]
+        fitting = _trusted(_fitting(sample, need, now_s), now_s)[:DRAWN]
         if fitting:
             return fitting
-    return _fitting(candidates, need, now_s)
+    fitting = _fitting(candidates, need, now_s)
+    return _trusted(fitting, now_s) or fitting
+
+
+def _trusted(candidates: Sequence[Candidate], now_s: float) -> list[Candidate]:
+    return [candidate for candidate in candidates if candidate[1].inhibited_until_s <= now_s]
 
 
 def _fitting(candidates: Sequence[Candidate], need: Need, now_s: float) -> list[Candidate]:

@@ -19,6 +19,7 @@ from panal.core.nodes import Membership
 from panal.dispatch.dispatcher import Limits
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.protocol.messages import Event, TokenUsage, WireError
+from panal.scheduling.replicas import INHIBITED_S
 from tests.support.path import Path, text_event
 
 
@@ -468,3 +469,29 @@ async def test_a_gateway_that_stops_cancels_what_runs_and_still_keeps_the_books(
     await path.settled()
     assert [cancel.attempt for cancel in node.cancels] == [run.attempt]
     assert len(path.books.finished) == 1
+
+
+async def test_p18_a_node_that_failed_gets_no_new_work_for_a_moment_though_it_reports_well() -> None:
+    path = await Path().start(2)
+    task, _sink = path.begin()
+    failed, run = await path.runner()
+    failed.send(run, Event(error=WireError(kind="timeout", code="first_token", message="nothing came")))
+    other, again = await path.runner()
+    other.finish(again)
+    await task
+    path.beat_all()
+    await path.settled()
+    for _ in range(3):
+        task, _sink = path.begin()
+        node, run = await path.runner()
+        assert node is other
+        node.finish(run)
+        await task
+    path.clock.advance(INHIBITED_S)
+    path.beat_all()
+    await path.settled()
+    task, _sink = path.begin()
+    node, run = await path.runner()
+    assert node is failed
+    node.finish(run)
+    await task

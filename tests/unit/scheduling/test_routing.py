@@ -117,6 +117,17 @@ def test_many_replicas_are_sampled_and_all_are_asked_when_the_sample_does_not_fi
     assert chosen is not None and chosen.replica is good
 
 
+def test_a_replica_that_failed_a_moment_ago_is_tried_last_but_not_never() -> None:
+    failed, other = a_replica(0), a_replica(1, decode_s_per_token=1.0)
+    distrusted = (failed, OwnLoad(inhibited_until_s=NOW_S + 1.0))
+    chosen = choose([distrusted, (other, OwnLoad())], a_need(), NOW_S, lambda count: 0)
+    assert chosen is not None and chosen.replica is other
+    alone = choose([distrusted], a_need(), NOW_S, lambda count: 0)
+    assert alone is not None and alone.replica is failed
+    later = choose([distrusted, (other, OwnLoad())], a_need(), NOW_S + 1.0, lambda count: 0)
+    assert later is not None and later.replica is failed
+
+
 @given(
     running=st.integers(0, 10),
     own=st.integers(0, 10),

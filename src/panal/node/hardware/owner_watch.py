@@ -69,6 +69,7 @@ class OwnerWatch:
         self._poll_s = min(poll_s, POLL_S_MAX)
         self._log = logging.getLogger("panal.node.owner")
         self._work: NodeWork | None = None
+        self._logged_state = NodeState.STARTING
         self._owner, _ = begin(policy, clock.monotonic_seconds())
         self._looked_s = -inf
         self._told_s = -inf
@@ -232,13 +233,21 @@ class OwnerWatch:
 
     def _report(self, work: NodeWork, problem: str) -> None:
         owner: Owner = self._owner
-        level = logging.WARNING if problem else logging.INFO
+        level = self._level(owner.state, problem)
         words = fields(
             action="owner_state", state=owner.state.value, reason=owner.reason, problem=problem or None
         )
         self._log.log(level, "the node is %s", owner.state.value, extra=words)
         work.state_changed()
         self._tell_desk()
+
+    def _level(self, state: NodeState, problem: str) -> int:
+        """Every request makes a node serving and available again: that is no news."""
+        usual = state.takes_work and self._logged_state.takes_work
+        self._logged_state = state
+        if problem:
+            return logging.WARNING
+        return logging.DEBUG if usual else logging.INFO
 
     def _tell_desk(self) -> None:
         self._told_s = self._now()

@@ -34,6 +34,7 @@ class Member:
         self.program.stop()
 
     def engines(self) -> list[psutil.Process]:
+        """The engine's processes; empty when it is gone."""
         return [each for each in processes_naming(str(self.home)) if "agent" not in each.cmdline()]
 
 

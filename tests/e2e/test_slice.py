@@ -22,9 +22,12 @@ ENGINES = [
     pytest.param("embedded", id="real", marks=pytest.mark.model),
 ]
 
+LETTERS = "Bees 🐝 fließen, cafe\u0301, عربى, 漢字 👩‍👩‍👧; "
+"""Characters of two to four bytes, combined and right to left: every cut falls near one."""
+
 ECHO_REQUEST: dict[str, Any] = {
     "model": "echo",
-    "messages": [{"role": "user", "content": "count 150 🐝 é ñ"}],
+    "messages": [{"role": "user", "content": LETTERS * 9}],
     "extra_body": {"x_echo": {"delay_token_s": 0.01}},
 }
 REAL_REQUEST: dict[str, Any] = {

@@ -67,7 +67,9 @@ class Agent:
         self._keep_credential = keep_credential
         self._log = logging.getLogger("panal.node")
         self.instance: InstanceId = ids.instance()
+        self._ids = ids
         self.replica: ReplicaId = ids.replica()
+        """A new one with every start of the engine: a request that failed on the old one may try again."""
         self.ending_reason = ""
         """A sentence for a person, where ``run`` did not simply end because it was told to."""
         self._cordoned = ""
@@ -233,7 +235,8 @@ class Agent:
         return self._availability.may_serve()
 
     async def _prepare_engine(self) -> None:
-        self._attempts.engine_started()
+        self.replica = self._ids.replica()
+        self._attempts.engine_started(self.replica)
         if self._settings.measure and not self._attempts.speeds.decode_s_per_token:
             await measure(self._engine, self._attempts.speeds, self._clock)
 

@@ -68,8 +68,12 @@ class Attempts:
             logging.getLogger("panal.node.attempts"),
         )
 
-    def engine_started(self) -> None:
-        """The engine is new and says how many slots it has. No attempt of the old one is left."""
+    def engine_started(self, replica: ReplicaId) -> None:
+        """The engine is new, and so is the replica: what was meant for the old one is refused.
+
+        The engine says how many slots it has; no attempt of the old one is left.
+        """
+        self._identity = ReplicaIdentity(self._identity.instance, replica)
         self._slots = self._workplace.engine.facts.slots
         self._workplace.slots = asyncio.Semaphore(self._slots)
 

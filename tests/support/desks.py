@@ -55,13 +55,13 @@ class Office:
         """The official client, over HTTPS, believing the installation's own CA."""
         import ssl
 
-        import httpx
+        import httpx2
 
         context = ssl.create_default_context(cafile=str(self.installation.ca_file))
         return openai.OpenAI(
             base_url=f"{self.url}/v1",
             api_key=self.installation.key,
-            http_client=httpx.Client(verify=context, timeout=90.0),
+            http_client=httpx2.Client(verify=context, timeout=90.0),
             max_retries=0,
             **options,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import psutil
 
@@ -75,7 +75,7 @@ class Served:
         return openai.OpenAI(
             base_url=f"http://127.0.0.1:{port or self.installation.http_port}/v1",
             api_key=self.installation.key if key is None else key,
-            http_client=httpx.Client(timeout=CLIENT_S_MAX),
+            http_client=httpx2.Client(timeout=CLIENT_S_MAX),
             max_retries=0,
         )
 
@@ -83,7 +83,7 @@ class Served:
         return openai.AsyncOpenAI(
             base_url=f"{self.installation.url}/v1",
             api_key=self.installation.key if key is None else key,
-            http_client=httpx.AsyncClient(timeout=CLIENT_S_MAX),
+            http_client=httpx2.AsyncClient(timeout=CLIENT_S_MAX),
             max_retries=0,
         )
 

@@ -197,7 +197,12 @@ class Path:
     """Everything between a request and the bus."""
 
     def __init__(
-        self, *, limits: Limits | None = None, queue_length_max: int = 8, queue_wait_s_max: float = 30.0
+        self,
+        *,
+        limits: Limits | None = None,
+        queue_length_max: int = 8,
+        queue_wait_s_max: float = 30.0,
+        stale_patience_s: float = 0.01,
     ) -> None:
         self.clock = ManualClock()
         self.broker = MemoryBroker()
@@ -212,6 +217,7 @@ class Path:
             queue_length_max=queue_length_max,
             queue_wait_s_max=queue_wait_s_max,
             on_queue=self.queue_lengths.append,
+            stale_patience_s=stale_patience_s,
         )
         self.fleet.on_change = self.bookings.wake
         self.books = Books()

@@ -20,6 +20,8 @@ from panal.scheduling.routing import Choice, Draw, choose, unfit
 from panal.scheduling.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5
+STALE_PATIENCE_S = 3.0
+"""A new request waits so long for a node whose heartbeat is late: a busy machine is not a lost one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +45,9 @@ class Bookings:
         queue_length_max: int,
         queue_wait_s_max: float,
         on_queue: Callable[[int], None],
+        stale_patience_s: float = STALE_PATIENCE_S,
     ) -> None:
+        self._stale_patience_s = stale_patience_s
         self._fleet = fleet
         self._clock = clock
         self._draw = draw
@@ -63,8 +67,8 @@ class Bookings:
     ) -> Choice:
         """A booked replica; give it back with ``release``.
 
-        ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do
-        and a new request does not. ``interruption(cancel)`` registers how the wait is broken off.
+        ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do;
+        a new request waits a moment only for a node whose heartbeat is late. ``interruption(cancel)`` registers how the wait is broken off.
         Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
         """
         if len(self._waiting) == 0:
@@ -72,13 +76,15 @@ class Bookings:
             if choice is not None:
                 return choice
         wait_s = min(self._queue_wait_s_max, deadline_monotonic_s - self._clock.monotonic_seconds())
+        in_vain: PanalError = _waited_too_long(wait_s)
         try:
             self._explain(need)
-        except ModelResting:
+        except ModelResting as resting:
+            patience_s = max(patience_s, self._stale_patience_s if self._only_late(need) else 0.0)
             if patience_s <= 0:
                 raise
-            wait_s = min(wait_s, patience_s)
-        return await self._wait(need, tenant, wait_s, interruption)
+            wait_s, in_vain = min(wait_s, patience_s), resting
+        return await self._wait(need, tenant, wait_s, in_vain, interruption)
 
     def knows_model(self, model: str) -> bool:
         """Whether a model of that name was ever served here."""
@@ -124,6 +130,7 @@ class Bookings:
         need: Need,
         tenant: TenantId,
         wait_s: float,
+        in_vain: PanalError,
         interruption: Callable[[Callable[[PanalError], None]], None],
     ) -> Choice:
         loop = asyncio.get_running_loop()
@@ -136,7 +143,8 @@ class Bookings:
                 waiter.future.set_exception(error)
 
         interruption(fail)
-        timer = loop.call_later(max(0.0, wait_s), fail, _waited_too_long(wait_s))
+        self.wake()  # those before may wait for another model
+        timer = loop.call_later(max(0.0, wait_s), fail, in_vain)
         try:
             return await waiter.future
         except asyncio.CancelledError:
@@ -158,6 +166,12 @@ class Bookings:
                 self._waiting.leave(waiter.tenant, waiter)
                 self._waiting.served(waiter.tenant)
                 waiter.future.set_result(choice)
+
+    def _only_late(self, need: Need) -> bool:
+        """Whether some replica would do if its node's heartbeat were not late."""
+        now_s = self._clock.monotonic_seconds()
+        candidates = self._fleet.candidates(need.model)
+        return any(unfit(replica, need, now_s) == "not heard of lately" for replica, _own in candidates)
 
     def _explain(self, need: Need) -> None:
         """Raise if waiting is pointless: no replica could take the request even with a free slot."""

@@ -20,7 +20,7 @@ from panal.dispatch.dispatcher import Limits
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.protocol.messages import Event, TokenUsage, WireError
 from panal.scheduling.replicas import INHIBITED_S
-from tests.support.path import Path, text_event
+from tests.support.path import LIMIT_S, Path, text_event
 
 
 async def test_relays_an_answer_and_holds_its_last_bytes_back() -> None:
@@ -270,6 +270,39 @@ async def test_p13_a_resting_model_is_not_an_unknown_one() -> None:
     with pytest.raises(ModelResting) as resting:
         await task
     assert resting.value.retry_after_s
+
+
+async def test_a_late_heartbeat_delays_a_request_and_does_not_refuse_it() -> None:
+    path = await Path(stale_patience_s=LIMIT_S).start(1)
+    path.clock.advance(2.0)
+    task, sink = path.begin()
+    await path.settled()
+    assert path.queue_lengths[-1] == 1
+    path.nodes[0].beat()
+    node, run = await path.runner()
+    node.tell(run, "late")
+    node.finish(run)
+    await task
+    assert sink.data == b"late"
+
+
+async def test_a_request_does_not_wait_behind_those_for_another_model() -> None:
+    path = await Path().start(2)
+    busy, idle = path.nodes
+    busy.beat(slots=1)
+    idle.beat(model="other")
+    await path.settled()
+    first, _ = path.begin()
+    await busy.run()
+    waiting, _ = path.begin()
+    await path.settled()
+    other, _ = path.begin(model="other")
+    run = await idle.run()
+    idle.finish(run)
+    await other
+    for task in (first, waiting):
+        task.cancel()
+    await asyncio.gather(first, waiting, return_exceptions=True)
 
 
 async def test_data_goes_to_no_node_that_may_not_see_it() -> None:

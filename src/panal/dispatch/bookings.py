@@ -68,7 +68,8 @@ class Bookings:
         """A booked replica; give it back with ``release``.
 
         ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do;
-        a new request waits a moment only for a node whose heartbeat is late. ``interruption(cancel)`` registers how the wait is broken off.
+        a new request waits a moment only for a node whose heartbeat is late.
+        ``interruption(cancel)`` registers how the wait is broken off.
         Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
         """
         if len(self._waiting) == 0:

@@ -183,7 +183,7 @@ def keys_create(
 @keys.command("list")
 def keys_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
     """All keys, without their secrets."""
-    columns = ("id", "name", "shown", "state", "role", "data_class", "residency")
+    columns = ("id", "name", "shown", "state", "role", "data_class", "residency", "limits")
     show_rows(api_of(home, url).every("/api/v1/keys"), columns, as_json=as_json, empty="No keys.")
 
 

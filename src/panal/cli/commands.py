@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from panal import __version__
-from panal.cli import admin_commands, config_commands, desk_commands
+from panal.cli import admin_commands, config_commands, desk_commands, limit_commands
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
 from panal.cli.home import home_of
@@ -40,6 +40,7 @@ def application() -> typer.Typer:
     app.add_typer(admin_commands.tokens, name="tokens")
     app.add_typer(admin_commands.nodes, name="nodes")
     app.add_typer(admin_commands.keys, name="keys")
+    app.add_typer(limit_commands.limits, name="limits")
     app.add_typer(admin_commands.models, name="models")
     app.add_typer(admin_commands.usage, name="usage")
     app.add_typer(admin_commands.audit, name="audit")

@@ -39,6 +39,7 @@ from panal.core.settings import Settings
 from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
+from panal.dispatch.limiter import Limiter
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
@@ -205,7 +206,9 @@ class GatewayProgram:
             *join_endpoints(enrolment, ca.pem),
             *admin_endpoints(Management(means), gateway),
         ]
-        inference = Inference(gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max)
+        inference = Inference(
+            gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
+        )
         app = App(inference, build(endpoints, directory, ids))
         return cls(gateway, controller, spool, _listeners(app, settings, plain, secure, files), addresses)
 
@@ -223,6 +226,7 @@ class GatewayProgram:
         for listener in self._listeners:
             await listener.stop(STOP_GRACE_S)
         await self._spool.drain(self.gateway.store)
+        await self.gateway.limiter.close()
         await self.gateway.directory.note_use()
 
 
@@ -267,10 +271,21 @@ def _gateway(
         )
     )
     salts = TenantSalts(pepper)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of)
+    limiter = Limiter(store, bus.gateway, clock)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
-        bus, store, directory, fleet, bookings, dispatcher, watch, metrics_of[0], clock, asyncio.Event()
+        bus,
+        store,
+        directory,
+        fleet,
+        bookings,
+        dispatcher,
+        watch,
+        limiter,
+        metrics_of[0],
+        clock,
+        asyncio.Event(),
     )
 
 

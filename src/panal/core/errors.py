@@ -5,7 +5,7 @@
      │   ├ BadRequest · NotAuthenticated · NotAllowed · NotFound · ModelNotFound · TooLarge · Conflict
      │   └ EngineRefused  the engine's own 4xx, passed on with its body
      ├ CapacityError      try again later
-     │   ├ QueueFull · QueueDeadline · ModelResting
+     │   ├ QueueFull · QueueDeadline · ModelResting · RateLimited
      ├ NodeError          an attempt failed; another replica may do better
      │   ├ NodeLost · NodeLeaving · NodeRefused · EngineFailed · FrameGap
      │   └ AttemptTimeout (first_token, between_tokens, total)
@@ -118,6 +118,12 @@ class ModelResting(CapacityError):
     """The model is known, but no node can serve it at the moment."""
 
     code = "no_replica_available"
+
+
+class RateLimited(CapacityError):
+    """A limit of the caller's key, project or tenant is reached."""
+
+    code = "rate_limit_exceeded"
 
 
 class NodeError(PanalError):

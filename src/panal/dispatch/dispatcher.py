@@ -26,6 +26,7 @@ from panal.core.ids import NodeKey, TenantId
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
 from panal.dispatch.bookings import Bookings
+from panal.dispatch.limiter import Limiter
 from panal.dispatch.outcome import AttemptLog, Finished, outcome_of
 from panal.dispatch.sink import Sink
 from panal.policy.access import authorise
@@ -89,8 +90,12 @@ class Dispatcher:
         limits: Limits,
         allowed: Callable[[InferenceRequest, ReplicaView], bool],
         cache_salt: Callable[[TenantId], str],
+        limiter: Limiter | None = None,
     ) -> None:
-        """``cache_salt``: a secret word of each tenant, so that no prefix cache is shared between tenants."""
+        """``cache_salt``: a secret word of each tenant, so that no prefix cache is shared between tenants.
+
+        ``limiter`` None: nobody is limited.
+        """
         self._bus = bus
         self._bookings = bookings
         self._clock = clock
@@ -98,6 +103,7 @@ class Dispatcher:
         self._limits = limits
         self._allowed = allowed
         self._cache_salt = cache_salt
+        self._limiter = limiter
         self.running: dict[str, Answer] = {}
         """Answers by the name of their current attempt."""
 
@@ -112,9 +118,11 @@ class Dispatcher:
         answer = Answer(request, sink, self._clock, self._acknowledge, observe_gap)
         sink.on_gone = lambda: answer.interrupt(ClientGone("The client left before the end of its answer."))
         sink.on_drained = answer.on_drained
-        queued_s, error = 0.0, None
+        queued_s, error, reservation = 0.0, None, None
         try:
             authorise(request.principal, request.model, known=self._bookings.knows_model(request.model))
+            if self._limiter is not None:
+                reservation = await self._limiter.reserve(request)
             queued_s = await self._attempts(answer)
         except PanalError as failure:
             error = failure
@@ -124,7 +132,10 @@ class Dispatcher:
             raise
         finally:
             sink.on_gone = sink.on_drained = None
-            self._observer.ended(self._finished(answer, error, begun_s, queued_s))
+            finished = self._finished(answer, error, begun_s, queued_s)
+            if self._limiter is not None and reservation is not None:
+                self._limiter.settle(reservation, finished)
+            self._observer.ended(finished)
         return answer.tail
 
     def on_frames(self, key: NodeKey, frames: Sequence[Frame]) -> None:

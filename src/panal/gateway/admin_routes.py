@@ -12,6 +12,7 @@ from panal.gateway import openapi
 from panal.gateway.endpoints import Call, Endpoint
 from panal.gateway.fleet_view import FleetView, fleet_view
 from panal.gateway.gateway import Gateway
+from panal.gateway.limit_routes import limit_endpoints
 from panal.identity.join_tokens import TokenWish
 from panal.management import Management, Page
 from panal.management.api_keys import KeyView, KeyWish, NewKey
@@ -71,6 +72,7 @@ def admin_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
         *_token_endpoints(management),
         *_node_endpoints(management, gateway),
         *_key_endpoints(management),
+        *limit_endpoints(management),
         *_record_endpoints(management),
         Endpoint("GET", "/api/v1/whoami", Role.USER, _who, "Who the key belongs to", gives=Who),
     ]

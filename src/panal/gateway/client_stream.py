@@ -18,7 +18,7 @@ CHUNKED_HEAD = STREAM_HEAD + "transfer-encoding: chunked\r\n"
 class ClientStream:
     """Implements dispatch.sink.Sink over one request of a PanalHttpProtocol."""
 
-    __slots__ = ("_chunked", "_cycle", "_http", "_request_id", "started")
+    __slots__ = ("_chunked", "_cycle", "_http", "_request_id", "head_lines", "started")
 
     def __init__(self, http: PanalHttpProtocol, cycle: RequestResponseCycle, request_id: str) -> None:
         self._http = http
@@ -26,6 +26,8 @@ class ClientStream:
         self._chunked = cycle.scope["http_version"] == "1.1"
         self._request_id = request_id
         self.started = False
+        self.head_lines: Callable[[], list[tuple[str, str]]] | None = None
+        """What stands in the head beside the rest: asked for when the head is written."""
 
     @property
     def on_gone(self) -> Callable[[], None] | None:
@@ -105,4 +107,6 @@ class ClientStream:
 
     def _head(self, lines: str) -> bytes:
         last = "\r\n" if self._cycle.keep_alive else "connection: close\r\n\r\n"
+        if self.head_lines is not None:
+            lines += "".join(f"{name}: {value}\r\n" for name, value in self.head_lines())
         return f"HTTP/1.1 200 OK\r\n{lines}x-request-id: {self._request_id}\r\n{last}".encode()

@@ -31,6 +31,7 @@ SHAPES: dict[type[PanalError], Shape] = {
     errors.EngineRefused: Shape(400, "invalid_request_error"),
     errors.CapacityError: Shape(429, "rate_limit_error"),
     errors.QueueFull: Shape(429, "rate_limit_error"),
+    errors.RateLimited: Shape(429, "rate_limit_error"),
     errors.QueueDeadline: Shape(503, "server_error"),
     errors.ModelResting: Shape(503, "server_error"),
     errors.NodeError: Shape(502, "server_error"),

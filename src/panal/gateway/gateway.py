@@ -14,6 +14,7 @@ from panal.core.records import NodeRecord
 from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
+from panal.dispatch.limiter import Limiter
 from panal.dispatch.watch import Watch
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
@@ -37,6 +38,7 @@ class Gateway:
     bookings: Bookings
     dispatcher: Dispatcher
     watch: Watch
+    limiter: Limiter
     metrics: GatewayMetrics
     clock: Clock
     _changed: asyncio.Event
@@ -69,11 +71,13 @@ class Gateway:
         """Keep the view of the store fresh and watch running answers, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.watch.run())
+            group.create_task(self.limiter.run())
             group.create_task(self._refresh_for_ever())
 
     async def refresh(self) -> None:
-        """Keys, nodes, models. Raises StoreError; what was known stays in use."""
+        """Keys, limits, nodes, models. Raises StoreError; what was known stays in use."""
         await self.directory.refresh()
+        await self.limiter.refresh()
         revision = await self.store.nodes_revision()
         async with self.store.reading() as tx:
             models = tuple(record.name for record in await tx.models.all())

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 from panal.core.clock import Clock
@@ -11,6 +12,7 @@ from panal.core.ids import IdSource
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.dispatch.dispatcher import Dispatcher
+from panal.dispatch.limiter import Limiter
 from panal.gateway.client_stream import ClientStream
 from panal.gateway.errors import body_of, event_of, headers_of, shape_of
 from panal.gateway.http_protocol import CONNECTION
@@ -41,13 +43,20 @@ class Inference:
     """The data path's door."""
 
     def __init__(
-        self, dispatcher: Dispatcher, principals: Principals, ids: IdSource, clock: Clock, total_s_max: float
+        self,
+        dispatcher: Dispatcher,
+        principals: Principals,
+        ids: IdSource,
+        clock: Clock,
+        total_s_max: float,
+        limiter: Limiter | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._principals = principals
         self._ids = ids
         self._clock = clock
         self._total_s_max = total_s_max
+        self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http, cycle = scope["extensions"][CONNECTION]
@@ -60,6 +69,8 @@ class Inference:
                 ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
             )
             client = ClientStream(http, cycle, request.request_id)
+            if self._limiter is not None and self._limiter.limits_of(request.principal):
+                client.head_lines = partial(self._limiter.headers_of, request.principal)
             last = await self._dispatcher.answer(request, client)
             if request.stream:
                 await client.finish(last)
@@ -81,9 +92,10 @@ class Inference:
         if client is not None and client.started:
             await client.finish(event_of(error, request_id))
         else:
-            await send_json(
-                send, shape_of(error).status, body_of(error, request_id), headers_of(error, request_id)
-            )
+            headers = headers_of(error, request_id)
+            if client is not None and client.head_lines is not None:
+                headers += [(name.encode(), value.encode()) for name, value in client.head_lines()]
+            await send_json(send, shape_of(error).status, body_of(error, request_id), headers)
 
     def _caller(self, scope: Scope) -> Caller:
         if scope["method"] != "POST":

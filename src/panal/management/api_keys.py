@@ -1,5 +1,6 @@
 """API keys: create, list, revoke. Nobody makes a key that may do more than their own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,6 +12,7 @@ from panal.core.principals import Principal, Role
 from panal.core.records import ApiKeyRecord
 from panal.identity.api_keys import digest_of, new_key, shown_part
 from panal.management.means import PAGE_ITEMS, Means, Page, exceeds, has, page_items, require, seconds
+from panal.policy.limits import Limit
 from panal.store import Transaction
 from panal.store.principals import PrincipalRecord
 
@@ -46,6 +48,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     data_class: str
     residency: list[str]
+    limits: dict[str, int]
+    """The key's own limits, such as tokens_per_minute; those of its project and tenant bind it too."""
     created_utc_s: float
     expires_utc_s: float | None
     last_used_utc_s: float | None
@@ -91,8 +95,9 @@ class ApiKeyOperations:
         of = None if has(actor, Role.OPERATOR) else actor.principal_id
         async with self._means.store.reading() as tx:
             records = await tx.api_keys.list(actor.tenant_id, after=after, limit=page_items(limit), of=of)
+            limits = await tx.limits.list(actor.tenant_id, [record.key_id for record in records])
         following = records[-1].key_id if len(records) == page_items(limit) else ""
-        return Page([self._view(record) for record in records], following)
+        return Page([self._view(record, limits) for record in records], following)
 
     async def revoke(self, actor: Principal, key_id: str) -> KeyView:
         """Own keys, or with ADMIN any; doing it twice is no error. Raises NotFound, StoreError.
@@ -108,8 +113,9 @@ class ApiKeyOperations:
             if await tx.api_keys.revoke(actor.tenant_id, before.key_id, means.now_utc_us()):
                 await means.audit(tx, actor, "key.revoke", before.key_id)
             after = await tx.api_keys.get(actor.tenant_id, before.key_id)
+            limits = await tx.limits.list(actor.tenant_id, [before.key_id])
         means.notify()
-        return self._view(after or before)
+        return self._view(after or before, limits)
 
     async def disable_principal(self, actor: Principal, principal_id: str) -> None:
         """Needs ADMIN. All keys of that principal die. Raises NotAllowed, NotFound, StoreError."""
@@ -155,7 +161,7 @@ class ApiKeyOperations:
             expires_utc_us=None if wish.life_s is None else now_utc_us + wish.life_s * 1_000_000,
         )
 
-    def _view(self, record: ApiKeyRecord) -> KeyView:
+    def _view(self, record: ApiKeyRecord, limits: Sequence[Limit] = ()) -> KeyView:
         return KeyView(
             id=record.key_id,
             name=record.name,
@@ -165,6 +171,7 @@ class ApiKeyOperations:
             role=record.role.value,
             data_class=record.data_class.label,
             residency=sorted(record.residency),
+            limits={limit.kind.value: limit.amount for limit in limits if limit.subject == record.key_id},
             created_utc_s=record.created_utc_us / 1_000_000,
             expires_utc_s=seconds(record.expires_utc_us),
             last_used_utc_s=seconds(record.last_used_utc_us),

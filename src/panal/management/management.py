@@ -4,6 +4,7 @@ from panal.management.api_keys import ApiKeyOperations
 from panal.management.audit import AuditOperations
 from panal.management.contributions import ContributionOperations
 from panal.management.join_tokens import JoinTokenOperations
+from panal.management.limits import LimitOperations
 from panal.management.means import Means
 from panal.management.nodes import NodeOperations
 from panal.management.usage import UsageOperations
@@ -16,6 +17,7 @@ class Management:
         self.join_tokens = JoinTokenOperations(means)
         self.nodes = NodeOperations(means)
         self.api_keys = ApiKeyOperations(means)
+        self.limits = LimitOperations(means)
         self.usage = UsageOperations(means)
         self.audit = AuditOperations(means)
         self.contributions = ContributionOperations(means)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from panal.core.errors import SettingsError
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """All revisions that this program knows, oldest first. A test holds it equal to the files."""
 
 _LOCK = 0x70616E616C

@@ -52,3 +52,10 @@ class Principals:
         )
         await Revisions(self._connection).advance("keys")
         return done.rowcount == 1
+
+    async def has_project(self, tenant_id: TenantId, project_id: str) -> bool:
+        rows = tables.projects
+        query = sa.select(rows.c.project_id).where(
+            rows.c.tenant_id == tenant_id, rows.c.project_id == project_id
+        )
+        return (await self._connection.execute(query)).one_or_none() is not None

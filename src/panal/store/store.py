@@ -7,14 +7,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from panal.core.ids import ApiKeyId
+from panal.core.ids import ApiKeyId, GatewayId
 from panal.core.records import ApiKeyRecord
 from panal.ledger.values import Contribution, UsageRecord
+from panal.policy.limits import Exchange, Limit, Shares
 from panal.store.api_keys import ApiKeys
 from panal.store.audit import AuditLog
 from panal.store.contributions import Contributions
 from panal.store.database import check_place, make_engine, store_errors
 from panal.store.join_tokens import JoinTokens
+from panal.store.limits import Limits
 from panal.store.migrate import migrate
 from panal.store.models import Models
 from panal.store.nodes import Nodes
@@ -43,6 +45,7 @@ class Transaction:
         self.contributions = Contributions(connection)
         self.audit = AuditLog(connection)
         self.revisions = Revisions(connection)
+        self.limits = Limits(connection)
 
 
 class Store:
@@ -92,7 +95,7 @@ class Store:
     async def close(self) -> None:
         await self._engine.dispose()
 
-    # What identity and the spool ask for, in one call each.
+    # What identity, the limiter and the spool ask for, in one call each.
 
     async def keys_revision(self) -> int:
         """Rises with every change of keys and principals."""
@@ -111,6 +114,22 @@ class Store:
     async def note_key_use(self, used_utc_us: Mapping[ApiKeyId, int]) -> None:
         async with self.transaction() as tx:
             await tx.api_keys.note_use(used_utc_us)
+
+    async def limits_revision(self) -> int:
+        """Rises with every change of limits, but not with their use."""
+        async with self.reading() as tx:
+            return await tx.revisions.current("limits")
+
+    async def every_limit(self) -> Sequence[Limit]:
+        async with self.reading() as tx:
+            return await tx.limits.all()
+
+    async def exchange_limits(
+        self, gateway_id: GatewayId, exchange: Exchange, now_utc_us: int, lease_us: int
+    ) -> Shares:
+        """Blocks given back and got, all in one transaction (see ``panal.store.limits``)."""
+        async with self.transaction() as tx:
+            return await tx.limits.exchange(gateway_id, exchange, now_utc_us, lease_us)
 
     async def add_usage(self, records: Sequence[UsageRecord], contributions: Sequence[Contribution]) -> None:
         """Writes both in one transaction; what is there already is not written twice."""

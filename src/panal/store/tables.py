@@ -234,3 +234,32 @@ audit_head = sa.Table(
     _number("sequence"),
     sa.Column("hash", sa.String(64), nullable=False),
 )
+
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("limit_name", sa.String(128), nullable=False, primary_key=True),
+    _id("tenant_id"),
+    _id("subject"),
+    sa.Column("kind", sa.String(32), nullable=False),
+    _number("amount"),
+    _time("changed_utc_us"),
+)
+sa.Index("ix_limits_tenant_id_subject", limits.c.tenant_id, limits.c.subject)
+
+limit_windows = sa.Table(
+    "limit_windows",
+    metadata,
+    sa.Column("limit_name", sa.String(128), nullable=False, primary_key=True),
+    sa.Column("start_utc_s", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("used"),
+)
+
+limit_leases = sa.Table(
+    "limit_leases",
+    metadata,
+    sa.Column("limit_name", sa.String(128), nullable=False, primary_key=True),
+    sa.Column("gateway_id", sa.String(64), nullable=False, primary_key=True),
+    _number("held"),
+    _time("expires_utc_us"),
+)

@@ -75,7 +75,11 @@ def application() -> App:
 async def call(method: str, path: str, key: str | None = None) -> tuple[int, dict[bytes, bytes], Any]:
     """Status, headers and JSON of an answer of the whole application."""
     path = (
-        path.replace("{name:path}", "x").replace("{name}", "x").replace("{id}", "x").replace("{request}", "x")
+        path.replace("{name:path}", "x")
+        .replace("{name}", "x")
+        .replace("{id}", "x")
+        .replace("{request}", "x")
+        .replace("{subject}", "x")
     )
     headers = [(b"host", b"localhost")]
     if key is not None:

@@ -230,6 +230,7 @@ def exchange(
             giving[account] = block.free
         else:
             holding[account] = block.running
+        block.left += block.free  # so that 'remaining' stays true during the round trip
         block.free = 0
     return Exchange(giving, holding, asks, wishes), touched
 
@@ -253,6 +254,7 @@ def keep_debts(exchange: Exchange, touched: Mapping[Account, Block]) -> None:
         block = touched[account]
         if given < 0 and block.start_utc_s == account.start_utc_s:
             block.free += given
+            block.left -= given
 
 
 def due(blocks: Iterable[Block], now_s: float, utc_s: float) -> list[Block]:

@@ -188,6 +188,21 @@ async def test_who_leaves_while_it_waits_takes_nothing_along(clock):
         assert await gateway.ask(100)
 
 
+async def test_a_part_on_its_way_to_the_store_is_not_taken_for_missing(clock):
+    store = MemoryLimits(TOKENS)
+    async with processes(store, 1, clock) as [gateway]:
+        assert await gateway.ask(100)
+        gateway.end(Usage(10, 40))
+        store.held_up = asyncio.Event()
+        clock.advance(KEEP_S)
+        await until(lambda: store.exchanges == 2)
+        assert dict(gateway.limiter.headers_of(principal()))["x-ratelimit-remaining-tokens"] == "50"
+        waits = asyncio.create_task(gateway.ask(20))
+        await asyncio.sleep(0)
+        store.held_up.set()
+        assert await waits
+
+
 async def test_limits_that_change_are_in_force_after_the_next_refresh(clock):
     store = MemoryLimits()
     async with processes(store, 1, clock) as [gateway]:

@@ -137,7 +137,7 @@ class Limiter:
             return []
         now_s, utc_s = self._clock.monotonic_seconds(), self._clock.utc_seconds()
         for block in blocks:
-            block.account(now_s, utc_s)
+            block.turn(now_s, utc_s)
         headers = []
         for what in ("requests", "tokens"):
             found = [

@@ -32,22 +32,24 @@ class Block:
         "amount",
         "asked_s",
         "free",
+        "in_tokens",
         "kind",
         "left",
-        "limit",
         "name",
         "running",
         "seen_s",
         "start_utc_s",
         "trusted_until_s",
         "used_s",
+        "window_s",
         "wish",
     )
 
     def __init__(self, limit: Limit) -> None:
         self.name = limit.name
         self.kind = limit.kind
-        self.limit = limit
+        self.in_tokens = limit.kind.counts_tokens
+        self.window_s = limit.kind.window_s
         self.amount = limit.amount
         self.start_utc_s = -1
         self.running = 0
@@ -64,24 +66,29 @@ class Block:
         self.trusted_until_s = float("-inf")
 
     def account(self, now_s: float, utc_s: float) -> Account:
-        """The account of this moment. What is held of an older window is worth nothing any more."""
-        start_utc_s = self.kind.window_start_s(utc_s)
-        if start_utc_s > self.start_utc_s:
-            self.start_utc_s = start_utc_s
-            self._fresh()
-        if not self.kind.window_s and now_s > self.trusted_until_s:
-            self.free = 0
+        """The account of this moment, after ``turn``."""
+        self.turn(now_s, utc_s)
         return Account(self.name, self.start_utc_s)
+
+    def turn(self, now_s: float, utc_s: float) -> None:
+        """Come to this moment: what is held of an older window is worth nothing any more."""
+        if utc_s - self.start_utc_s >= self.window_s:
+            start_utc_s = self.kind.window_start_s(utc_s)
+            if start_utc_s > self.start_utc_s:
+                self.start_utc_s = start_utc_s
+                self._fresh()
+        if not self.window_s and now_s > self.trusted_until_s:
+            self.free = 0
 
     def change(self, limit: Limit) -> None:
         """Another amount from now on."""
         self.left += limit.amount - self.amount
-        self.limit, self.amount = limit, limit.amount
+        self.amount = limit.amount
         self.seen_s = float("-inf")
 
     def need(self, tokens: int) -> int:
         """What a request of so many tokens takes."""
-        return tokens if self.kind.counts_tokens else 1
+        return tokens if self.in_tokens else 1
 
     @property
     def remaining(self) -> int:
@@ -95,9 +102,9 @@ class Block:
 
     def reset_s(self, utc_s: float) -> int:
         """Whole seconds, at least 1, until the window ends; 1 where there is none."""
-        if not self.kind.window_s:
+        if not self.window_s:
             return 1
-        return max(1, math.ceil(self.kind.window_start_s(utc_s) + self.kind.window_s - utc_s))
+        return max(1, math.ceil(self.kind.window_start_s(utc_s) + self.window_s - utc_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ def reserve(
     """Take what a request of ``tokens`` needs from every block, or from none."""
     short = False
     for block in blocks:
-        block.account(now_s, utc_s)
+        block.turn(now_s, utc_s)
         need = block.need(tokens)
         if need > block.amount or (need > block.free + block.left and now_s - block.seen_s < SURE_S):
             return refusal(block, tokens, utc_s)
@@ -171,7 +178,7 @@ def reserve(
         need = block.need(tokens)
         block.free -= need
         block.used_s = now_s
-        if not block.kind.window_s:
+        if not block.window_s:
             block.running += 1
         held.append((block, need, block.start_utc_s))
     return Reservation(tuple(held))
@@ -189,11 +196,11 @@ def settle(reservation: Reservation, tokens: int, now_s: float, *, counts: bool)
     overdrawn = False
     for block, taken, start_utc_s in reservation.held:
         block.used_s = now_s
-        if not block.kind.window_s:
+        if not block.window_s:
             block.running -= 1
             block.free += 1
         elif block.start_utc_s == start_utc_s:
-            used = tokens if block.kind.counts_tokens else int(counts)
+            used = tokens if block.in_tokens else int(counts)
             block.free += taken - used
             overdrawn = overdrawn or block.free < 0
     return overdrawn
@@ -226,7 +233,7 @@ def exchange(
     for block in returning:
         touched.setdefault(block.account(now_s, utc_s), block)
     for account, block in touched.items():
-        if block.kind.window_s:
+        if block.window_s:
             giving[account] = block.free
         else:
             holding[account] = block.running
@@ -261,7 +268,7 @@ def due(blocks: Iterable[Block], now_s: float, utc_s: float) -> list[Block]:
     """Blocks of which the store should hear: unused for a while, overdrawn, or a lease to be renewed."""
     found = []
     for block in blocks:
-        block.account(now_s, utc_s)
+        block.turn(now_s, utc_s)
         idle_s = now_s - max(block.used_s, block.asked_s)
         keep_s = KEEP_NEAR_S if block.near else KEEP_S
         unused = block.free > 0 and idle_s >= keep_s

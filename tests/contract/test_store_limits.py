@@ -3,12 +3,17 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
 from panal.core.ids import GatewayId
 from panal.policy.limits import AMOUNT_MAX, Account, Exchange, Limit, LimitKind
-from panal.store import open_store
+from panal.store import migrate, open_store
+from panal.store.database import make_engine
 from tests.support.databases import KINDS, fresh_url
 from tests.support.rows import NOW_US
 
@@ -164,3 +169,24 @@ async def test_parallel_processes_are_granted_exactly_what_there_is(store, url):
     left = (await exchange(store, giving={T: 0})).left[T]
     assert sum(got) + left == 200
     assert 0 <= left < 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_database_without_limits_gets_them_and_keeps_its_rows(kind, tmp_path):
+    def to_the_first_shape(connection: sa.Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    async with fresh_url(kind, tmp_path, migrated=False) as url:
+        engine = make_engine(url, 1)
+        async with engine.begin() as connection:
+            await connection.run_sync(to_the_first_shape)
+            await connection.execute(sa.text("UPDATE revisions SET number = 7 WHERE name = 'keys'"))
+        await engine.dispose()
+        store = await open_store(url)
+        assert await store.keys_revision() == 7
+        assert await store.limits_revision() == 0
+        assert await store.every_limit() == []
+        await store.close()

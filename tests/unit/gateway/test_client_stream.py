@@ -18,7 +18,9 @@ async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
     while (await receive())["more_body"]:
         pass
     client = ClientStream(*scope["extensions"][CONNECTION], request_id="req_1")
-    if scope["path"] == "/whole":
+    if scope["path"].startswith("/limited"):
+        client.head_lines = lambda: [("x-ratelimit-remaining-requests", "7")]
+    if scope["path"].endswith("/whole"):
         await client.whole(b'{"a":1}')
     else:
         client.write(b"data: 1\n\n")
@@ -68,3 +70,16 @@ async def test_a_stream_for_an_old_client_ends_with_the_connection(port: int) ->
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert body == b"data: 1\n\ndata: 2\n\n"
+
+
+@pytest.mark.parametrize("path", ["/limited", "/limited/whole"])
+async def test_lines_of_the_head_stand_there_once_and_only_where_they_are_asked_for(
+    port: int, path: str
+) -> None:
+    request = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}".encode()
+    )
+    head = (await asked(port, request)).split(b"\r\n\r\n")[0]
+    assert head.count(b"x-ratelimit-remaining-requests: 7\r\n") == 1
+    plain = (await asked(port, request.replace(b"/limited", b"/open", 1))).split(b"\r\n\r\n")[0]
+    assert b"x-ratelimit" not in plain

@@ -350,7 +350,7 @@ def test_the_openapi_document_is_whole(place: Installation) -> None:
     for path, operations in document["paths"].items():
         assert path.startswith("/api/v1/")
         for method, operation in operations.items():
-            assert method in ("get", "post", "delete")
+            assert method in ("get", "post", "put", "delete")
             names.append(operation["operationId"])
             assert operation["summary"]
             declared = {each["name"] for each in operation["parameters"] if each["in"] == "path"}

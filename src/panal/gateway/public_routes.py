@@ -3,7 +3,7 @@
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from panal.core.errors import ModelNotFound, ModelResting
+from panal.core.errors import ModelNotFound
 from panal.core.principals import Role
 from panal.gateway.endpoints import Call, Endpoint, Text
 from panal.gateway.gateway import Gateway
@@ -36,8 +36,9 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
         return Health("ok")
 
     async def ready(_call: Call) -> Health:
-        if not gateway.ready():
-            raise ModelResting("Not ready: no node takes work, or bus or store are away.", retry_after_s=1)
+        away = gateway.away()
+        if away is not None:
+            raise away
         return Health("ready")
 
     async def models(_call: Call) -> Models:

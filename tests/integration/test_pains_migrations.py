@@ -78,11 +78,12 @@ def lost(before: Content, after: Content) -> list[str]:
     for name, rows in before.items():
         if name == "alembic_version":
             continue
-        for row in rows:
-            if not any(row.items() <= other.items() for other in after.get(name, ())):
-                faults.append(f"{name}: {row}")
-        if len(after.get(name, ())) < len(rows):
-            faults.append(f"{name}: {len(rows)} rows became {len(after.get(name, ()))}")
+        there = after.get(name, [])
+        faults += [
+            f"{name}: {row}" for row in rows if not any(row.items() <= other.items() for other in there)
+        ]
+        if len(there) < len(rows):
+            faults.append(f"{name}: {len(rows)} rows became {len(there)}")
     return faults
 
 

@@ -21,7 +21,9 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             {"principal_id": "prn_gone", **TENANT, "name": "ñ 🐝", "disabled": True, "created_utc_us": 0},
         ],
         "api_keys": [_key(number, state) for number, state in enumerate(_key_states())],
-        "join_tokens": [_token(number, uses, revoked) for number, (uses, revoked) in enumerate(_token_states())],
+        "join_tokens": [
+            _token(number, uses, revoked) for number, (uses, revoked) in enumerate(_token_states())
+        ],
         "nodes": [_node(number, membership) for number, membership in enumerate(MEMBERSHIPS)],
         "node_keys": [
             {

@@ -1,4 +1,4 @@
-"""A program that starts a migration again and again and kills it before its first, second, third ... statement.
+"""A program that starts a migration again and again and kills it before its first, second, ... statement.
 
 Arguments: a URL, then the revisions and, after ``--``, the folders of the migrations. One JSON line for each
 start on its output: ``{"killed": true, "statement": "..."}``; the last one has ``killed`` false. It waits for
@@ -12,8 +12,6 @@ import signal
 import sys
 from pathlib import Path
 
-import alembic.command
-import alembic.config
 import sqlalchemy as sa
 
 from panal.store import open_store

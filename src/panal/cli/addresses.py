@@ -27,7 +27,7 @@ def addresses_of(settings: Settings) -> Addresses:
     """Raises SettingsError when others could not be told an address."""
     gateway, nats_port = settings.gateway, settings.bus.nats_port
     listen = gateway.listen or LOOPBACK
-    advertised = [_host_of(entry) for entry in gateway.advertise] or _reachable(listen)
+    advertised = [host_of(entry) for entry in gateway.advertise] or _reachable(listen)
     local = LOOPBACK if listen in ANYWHERE else listen
     names = tuple(dict.fromkeys(["localhost", LOOPBACK, local, *advertised]))
     return Addresses(
@@ -53,7 +53,7 @@ def _reachable(listen: str) -> list[str]:
     return [name]
 
 
-def _host_of(entry: str) -> str:
+def host_of(entry: str) -> str:
     """HOST of HOST or HOST:PORT."""
     try:
         return str(ipaddress.ip_address(entry))

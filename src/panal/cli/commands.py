@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,7 @@ def application() -> typer.Typer:
     app.command("chat")(chat)
     app.command("status")(status)
     app.command("demo")(demo)
+    app.command("doctor")(doctor)
     app.command("version")(version)
     app.add_typer(admin_commands.tokens, name="tokens")
     app.add_typer(admin_commands.nodes, name="nodes")
@@ -206,6 +208,21 @@ def demo(
     if what != "failover":
         raise BadRequest("There is one demo: panal demo failover")
     asyncio.run(failover(as_json=as_json))
+
+
+def doctor(home: HomeOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Look whether this machine is fit for panal, and say what to do where it is not."""
+    from panal.cli.doctor.judgement import judge
+    from panal.cli.doctor.probes import probe
+
+    findings = judge(asyncio.run(probe(home_of(home, os.environ), config, os.environ)))
+    if as_json:
+        show_json([asdict(each) for each in findings])
+    else:
+        for each in findings:
+            print(f"{each.level:<4}  {each.what}{': ' + each.todo if each.todo else ''}")
+    if any(each.level == "bad" for each in findings):
+        raise typer.Exit(1)
 
 
 def version(as_json: JsonOption = False) -> None:

@@ -12,7 +12,10 @@ from panal.protocol.joining import Admission, Authority, CredentialRequest, Join
 
 
 class Health(msgspec.Struct):
+    """``utc_s`` is the gateway's clock, by which nodes see whether theirs is wrong."""
+
     status: str
+    utc_s: float
 
 
 class Model(msgspec.Struct):
@@ -33,13 +36,13 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     """What clients and probes call."""
 
     async def health(_call: Call) -> Health:
-        return Health("ok")
+        return Health("ok", gateway.clock.utc_seconds())
 
     async def ready(_call: Call) -> Health:
         away = gateway.away()
         if away is not None:
             raise away
-        return Health("ready")
+        return Health("ready", gateway.clock.utc_seconds())
 
     async def models(_call: Call) -> Models:
         return Models([Model(name) for name in gateway.fleet.models()])

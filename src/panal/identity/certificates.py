@@ -101,6 +101,14 @@ def pin(ca_pem: str) -> str:
     return hashlib.sha256(der).hexdigest()[:PIN_HEX_DIGITS]
 
 
+def certificate_end_utc_s(path: Path) -> float:
+    """When the first certificate in a PEM file ends. Raises SettingsError naming the file."""
+    try:
+        return x509.load_pem_x509_certificate(_read(path)).not_valid_after_utc.timestamp()
+    except ValueError:
+        raise _damaged(path) from None
+
+
 def create_or_load_ca(home: Path, clock: Clock) -> CertificateAuthority:
     """The CA in HOME/ca, made at first use. Raises SettingsError naming a file that cannot be used.
 

@@ -13,9 +13,11 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 @dataclass(frozen=True)
 class Addresses:
-    """``listen_host`` is bound for HTTPS and the bus; ``names`` stand in the certificate."""
+    """``listen_host`` is bound for HTTPS and the bus; ``names`` stand in the certificate, the
+    ``advertised_host`` in the address that nodes join by."""
 
     http_url: str
+    advertised_host: str
     https_url: str
     listen_host: str
     local_bus_url: str
@@ -32,6 +34,7 @@ def addresses_of(settings: Settings) -> Addresses:
     names = tuple(dict.fromkeys(["localhost", LOOPBACK, local, *advertised]))
     return Addresses(
         http_url=f"http://{gateway.http_host}:{gateway.http_port}",
+        advertised_host=advertised[0],
         https_url=f"https://{_in_url(advertised[0])}:{gateway.https_port}",
         listen_host=listen,
         local_bus_url=f"tls://{_in_url(local)}:{nats_port}",

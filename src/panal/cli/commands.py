@@ -16,6 +16,7 @@ from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
 from panal.cli.home import home_of
 from panal.cli.output import show_json
+from panal.core.settings import Settings
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML)")]
 
@@ -89,7 +90,11 @@ def gateway(
     from panal.cli.gateway_program import run
 
     found = home_of(home, os.environ)
-    run(found, found.settings(config, os.environ), watch_parent=watch_parent)
+
+    def reread() -> Settings:
+        return found.settings(config, os.environ)
+
+    run(found, reread(), reread, watch_parent=watch_parent)
 
 
 def join(

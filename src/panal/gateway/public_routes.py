@@ -1,5 +1,7 @@
 """Routes for everybody and for clients' keys: health, readiness, models, metrics, joining."""
 
+from collections.abc import Callable
+
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -65,11 +67,11 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     ]
 
 
-def join_endpoints(enrolment: Enrolment, ca_pem: str) -> list[Endpoint]:
+def join_endpoints(enrolment: Enrolment, told: Callable[[], Authority]) -> list[Endpoint]:
     """What a machine calls before it has a place on the bus. The token or a signature is its right."""
 
     async def authority(_call: Call) -> Authority:
-        return Authority(ca_pem)
+        return told()
 
     async def join(call: Call) -> Admission:
         return await enrolment.admit(call.read(JoinRequest), call.peer)

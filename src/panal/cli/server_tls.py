@@ -56,7 +56,7 @@ class ServerTls:
             log.error("the old certificate stays: %s", error.message, extra=fields(action="certificate_kept"))
 
     def _load(self) -> bool:
-        files = self._files()
+        files, authority = self._files()
         try:
             content = files.certificate.read_bytes() + files.key.read_bytes()
             if content == self._served:
@@ -70,19 +70,19 @@ class ServerTls:
                 f"The certificate {files.certificate} cannot be used with the key {files.key}: "
                 f"{error.strerror or type(error).__name__}."
             ) from error
-        self._served = content
+        self._served, self._authority = content, authority
         return True
 
-    def _files(self) -> CertificateFiles:
+    def _files(self) -> tuple[CertificateFiles, Authority]:
         certificate, key = self._settings.tls_certificate, self._settings.tls_key
         if not certificate and not key:
-            return server_certificate(self._home, "gateway", self._ca, self._names, self._clock)[0]
+            files, _anew = server_certificate(self._home, "gateway", self._ca, self._names, self._clock)
+            return files, Authority(self._ca.pem)
         if not certificate or not key:
             raise SettingsError("'gateway.tls_certificate' and 'gateway.tls_key' go together: set both.")
         given = CertificateFiles(Path(certificate), Path(key), Path(certificate))
         leaf_pem = check_given(given.certificate, self._needed, self._clock)
-        self._authority = Authority(self._ca.pem, leaf_pem, self._ca.vouch(leaf_pem))
-        return given
+        return given, Authority(self._ca.pem, leaf_pem, self._ca.vouch(leaf_pem))
 
 
 def _context() -> ssl.SSLContext:

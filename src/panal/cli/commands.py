@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from panal import __version__
-from panal.cli import admin_commands, config_commands, desk_commands
+from panal.cli import admin_commands, backup_commands, config_commands, desk_commands
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
 from panal.cli.home import home_of
@@ -39,6 +39,8 @@ def application() -> typer.Typer:
     app.command("status")(status)
     app.command("demo")(demo)
     app.command("doctor")(doctor)
+    app.command("backup")(backup_commands.backup)
+    app.command("restore")(backup_commands.restore)
     app.command("version")(version)
     app.add_typer(admin_commands.tokens, name="tokens")
     app.add_typer(admin_commands.nodes, name="nodes")

@@ -39,6 +39,7 @@ def application() -> typer.Typer:
     app.command("status")(status)
     app.command("demo")(demo)
     app.command("doctor")(doctor)
+    app.command("support-bundle")(support_bundle)
     app.command("backup")(backup_commands.backup)
     app.command("restore")(backup_commands.restore)
     app.command("version")(version)
@@ -230,6 +231,31 @@ def doctor(home: HomeOption = None, config: ConfigOption = None, as_json: JsonOp
             print(f"{each.level:<4}  {each.what}{': ' + each.todo if each.todo else ''}")
     if any(each.level == "bad" for each in findings):
         raise typer.Exit(1)
+
+
+def support_bundle(
+    file: Annotated[Path, typer.Argument(help="The file to write")],
+    home: HomeOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what helps others to see what is wrong into one small file, without any secret or prompt."""
+    from panal.cli.doctor.judgement import judge
+    from panal.cli.doctor.probes import probe
+    from panal.cli.support_bundle import bundle
+    from panal.core.clock import SystemClock
+    from panal.core.settings import check
+
+    found = home_of(home, os.environ)
+    used = config or (found.settings_file if found.settings_file.exists() else None)
+    settings = Settings() if check(used, os.environ) else found.settings(config, os.environ)
+    findings = judge(asyncio.run(probe(found, config, os.environ)))
+    api = api_of(home, "") if found.admin_file.exists() or os.environ.get("PANAL_API_KEY") else None
+    names = bundle(found, settings, os.environ, findings, api, file, SystemClock())
+    if as_json:
+        show_json({"file": str(file), "parts": names})
+    else:
+        print(f"written: {file} ({', '.join(names)})")
 
 
 def version(as_json: JsonOption = False) -> None:

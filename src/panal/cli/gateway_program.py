@@ -187,6 +187,7 @@ class GatewayProgram:
         )
         if first is not None:
             say("first_keys", user=first.user_secret)
+        home.follow_address(addresses.http_url)
         spool = UsageSpool(home.spool)
         spool.open()
         stack.callback(spool.close)

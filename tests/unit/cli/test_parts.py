@@ -207,3 +207,12 @@ def test_the_shell_completes_commands(words: str, wanted: str) -> None:
         [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=False
     )
     assert told.stdout.split() == [wanted]
+
+
+def test_the_commands_follow_the_gateway_to_another_port(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.follow_address("http://127.0.0.1:7081")
+    assert not home.admin_file.exists()
+    home.save_admin_access(AdminAccess("http://127.0.0.1:7080", "a key"))
+    home.follow_address("http://127.0.0.1:7081")
+    assert home.admin_access() == AdminAccess("http://127.0.0.1:7081", "a key")

@@ -17,6 +17,7 @@ from panal.gateway.endpoints import RANK, Endpoint, build
 from panal.gateway.http_protocol import CONNECTION
 from panal.gateway.inference import ROUTES, Inference
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.protocol.joining import Authority
 
 PUBLIC = {
     "GET /health": "probes have no key",
@@ -53,7 +54,7 @@ def endpoints() -> list[Endpoint]:
     anything: Any = Anything()
     return [
         *client_endpoints(anything, CollectorRegistry()),
-        *join_endpoints(anything, "PEM"),
+        *join_endpoints(anything, lambda: Authority("PEM")),
         *admin_endpoints(anything, anything),
     ]
 

@@ -68,7 +68,7 @@ def test_the_known_revisions_are_those_of_the_files():
     config = Config()
     config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
     revisions = ScriptDirectory.from_config(config).walk_revisions()
-    assert tuple(script.revision for script in revisions)[::-1] == migrate.REVISIONS
+    assert tuple(script.revision for script in revisions)[::-1] == migrate.MIGRATIONS.revisions
 
 
 async def test_there_is_a_default_tenant_with_a_project(url):

@@ -61,6 +61,7 @@ class Program:
         self.process = subprocess.Popen(
             self.command,
             env={**clean, **environment},
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -13,9 +13,11 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 @dataclass(frozen=True)
 class Addresses:
-    """``listen_host`` is bound for HTTPS and the bus; ``names`` stand in the certificate."""
+    """``listen_host`` is bound for HTTPS and the bus; ``names`` stand in the certificate, the
+    ``advertised_host`` in the address that nodes join by."""
 
     http_url: str
+    advertised_host: str
     https_url: str
     listen_host: str
     local_bus_url: str
@@ -27,11 +29,12 @@ def addresses_of(settings: Settings) -> Addresses:
     """Raises SettingsError when others could not be told an address."""
     gateway, nats_port = settings.gateway, settings.bus.nats_port
     listen = gateway.listen or LOOPBACK
-    advertised = [_host_of(entry) for entry in gateway.advertise] or _reachable(listen)
+    advertised = [host_of(entry) for entry in gateway.advertise] or _reachable(listen)
     local = LOOPBACK if listen in ANYWHERE else listen
     names = tuple(dict.fromkeys(["localhost", LOOPBACK, local, *advertised]))
     return Addresses(
         http_url=f"http://{gateway.http_host}:{gateway.http_port}",
+        advertised_host=advertised[0],
         https_url=f"https://{_in_url(advertised[0])}:{gateway.https_port}",
         listen_host=listen,
         local_bus_url=f"tls://{_in_url(local)}:{nats_port}",
@@ -53,7 +56,7 @@ def _reachable(listen: str) -> list[str]:
     return [name]
 
 
-def _host_of(entry: str) -> str:
+def host_of(entry: str) -> str:
     """HOST of HOST or HOST:PORT."""
     try:
         return str(ipaddress.ip_address(entry))

@@ -23,8 +23,8 @@ from panal.bus.nats_bus import NatsNodeBus
 from panal.bus.nkeys import SigningKey
 from panal.cli.failures import first_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
-from panal.cli.logging_setup import log_to
-from panal.cli.signals import on_end_signals
+from panal.cli.logging_setup import log_to, reread_level
+from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, NotAllowed, PanalError, SettingsError
 from panal.core.ids import IdSource, NodeId
@@ -94,6 +94,7 @@ class AgentProgram:
     async def run(self) -> None:
         """Until a signal. Raises SettingsError or NotAllowed when this node may not go on."""
         on_end_signals(self._stopped.set)
+        on_reload_signal(lambda: reread_level(self._reread), self._stopped.set)
         async with asyncio.TaskGroup() as group:
             side = [group.create_task(self._stop_agent())]
             if self._options.watch_parent:
@@ -110,6 +111,9 @@ class AgentProgram:
                     await self._pause(pause_s)
             for task in side:
                 task.cancel()
+
+    def _reread(self) -> Settings:
+        return load(self._options.config, os.environ)
 
     async def _serve(self) -> None:
         """One life of the agent on one credential."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -88,6 +89,13 @@ class Child:
             return
         if isinstance(event, dict) and event.get("event") == "failed":
             self.failure = event
+
+    def reload(self) -> None:
+        """Let it look at its certificate and log level again. Not available on Windows."""
+        process = self._process
+        if process is not None and process.returncode is None and sys.platform != "win32":
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGHUP)
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to end in order, and kill it if it does not."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,18 @@ import typer
 from rich.console import Console
 
 from panal import __version__
-from panal.cli import admin_commands, config_commands, desk_commands, limit_commands
+from panal.cli import (
+    admin_commands,
+    backup_commands,
+    config_commands,
+    desk_commands,
+    limit_commands,
+)
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
 from panal.cli.home import home_of
 from panal.cli.output import show_json
+from panal.core.settings import Settings
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML)")]
 
@@ -36,6 +44,10 @@ def application() -> typer.Typer:
     app.command("chat")(chat)
     app.command("status")(status)
     app.command("demo")(demo)
+    app.command("doctor")(doctor)
+    app.command("support-bundle")(support_bundle)
+    app.command("backup")(backup_commands.backup)
+    app.command("restore")(backup_commands.restore)
     app.command("version")(version)
     app.add_typer(admin_commands.tokens, name="tokens")
     app.add_typer(admin_commands.nodes, name="nodes")
@@ -88,7 +100,11 @@ def gateway(
     from panal.cli.gateway_program import run
 
     found = home_of(home, os.environ)
-    run(found, found.settings(config, os.environ), watch_parent=watch_parent)
+
+    def reread() -> Settings:
+        return found.settings(config, os.environ)
+
+    run(found, reread(), reread, watch_parent=watch_parent)
 
 
 def join(
@@ -207,6 +223,46 @@ def demo(
     if what != "failover":
         raise BadRequest("There is one demo: panal demo failover")
     asyncio.run(failover(as_json=as_json))
+
+
+def doctor(home: HomeOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Look whether this machine is fit for panal, and say what to do where it is not."""
+    from panal.cli.doctor.judgement import judge
+    from panal.cli.doctor.probes import probe
+
+    findings = judge(asyncio.run(probe(home_of(home, os.environ), config, os.environ)))
+    if as_json:
+        show_json([asdict(each) for each in findings])
+    else:
+        for each in findings:
+            print(f"{each.level:<4}  {each.what}{': ' + each.todo if each.todo else ''}")
+    if any(each.level == "bad" for each in findings):
+        raise typer.Exit(1)
+
+
+def support_bundle(
+    file: Annotated[Path, typer.Argument(help="The file to write")],
+    home: HomeOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what helps others to see what is wrong into one small file, without any secret or prompt."""
+    from panal.cli.doctor.judgement import judge
+    from panal.cli.doctor.probes import probe
+    from panal.cli.support_bundle import bundle
+    from panal.core.clock import SystemClock
+    from panal.core.settings import check
+
+    found = home_of(home, os.environ)
+    used = config or (found.settings_file if found.settings_file.exists() else None)
+    settings = Settings() if check(used, os.environ) else found.settings(config, os.environ)
+    findings = judge(asyncio.run(probe(found, config, os.environ)))
+    api = api_of(home, "") if found.admin_file.exists() or os.environ.get("PANAL_API_KEY") else None
+    names = bundle(found, settings, os.environ, findings, api, file, SystemClock())
+    if as_json:
+        show_json({"file": str(file), "parts": names})
+    else:
+        print(f"written: {file} ({', '.join(names)})")
 
 
 def version(as_json: JsonOption = False) -> None:

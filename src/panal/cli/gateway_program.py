@@ -28,8 +28,10 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
-from panal.cli.logging_setup import log_to
-from panal.cli.signals import on_end_signals
+from panal.cli.logging_setup import log_to, reread_level
+from panal.cli.renewal import Renewal
+from panal.cli.server_tls import ServerTls
+from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.controller.controller import Controller
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
@@ -50,7 +52,7 @@ from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener, bound
 from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
-from panal.identity.certificates import CertificateFiles, create_or_load_ca, server_certificate
+from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.salts import TenantSalts
@@ -67,14 +69,17 @@ STOP_GRACE_S = 5.0
 GARBAGE_EACH_OBJECTS = 20_000
 
 
-def run(home: Home, settings: Settings, *, watch_parent: bool) -> None:
-    """Run until a signal, or until the parent is gone. Raises SettingsError, StoreError, BusError."""
+def run(home: Home, settings: Settings, reread: Callable[[], Settings], *, watch_parent: bool) -> None:
+    """Run until a signal, or until the parent is gone. Raises SettingsError, StoreError, BusError.
+
+    ``reread`` gives the settings as they are now; of these only the log's level is taken over at run time.
+    """
     if watch_parent:
         die_with_parent()
     try:
         log_to("gateway", home.logs / "gateway.log", settings)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(home, settings, watch_parent=watch_parent))
+            runner.run(_serve(home, settings, reread, watch_parent=watch_parent))
     except* PanalError as group:
         error = first_of(group)
         say("failed", message=error.message)
@@ -94,11 +99,19 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(home: Home, settings: Settings, *, watch_parent: bool) -> None:
+async def _serve(
+    home: Home, settings: Settings, reread: Callable[[], Settings], *, watch_parent: bool
+) -> None:
     stopped = asyncio.Event()
     on_end_signals(stopped.set)
     async with AsyncExitStack() as stack:
         program = await GatewayProgram.build(home, settings, stack)
+
+        def look_again() -> None:
+            reread_level(reread)
+            program.renewal.ask()
+
+        on_reload_signal(look_again, stopped.set)
         _settle_memory()
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(task) for task in program.background()]
@@ -138,8 +151,10 @@ class GatewayProgram:
         spool: UsageSpool,
         listeners: list[Listener],
         addresses: Addresses,
+        renewal: Renewal,
     ) -> None:
         self.gateway = gateway
+        self.renewal = renewal
         self.addresses = addresses
         self._controller = controller
         self._spool = spool
@@ -155,7 +170,7 @@ class GatewayProgram:
         plain = stack.enter_context(bound(settings.gateway.http_host, settings.gateway.http_port))
         secure = stack.enter_context(bound(addresses.listen_host, settings.gateway.https_port))
         ca = create_or_load_ca(home.path, clock)
-        files, _anew = server_certificate(home.path, "gateway", ca, addresses.names, clock)
+        tls = ServerTls(home.path, settings.gateway, addresses, ca, clock)
         authority_file = authority_path(home.path)
         authority = create_or_load_authority(authority_file, clock, os.urandom)
         servers = Servers.at([addresses.local_bus_url], ca.pem)
@@ -173,6 +188,7 @@ class GatewayProgram:
         )
         if first is not None:
             say("first_keys", user=first.user_secret)
+        home.follow_address(addresses.http_url)
         spool = UsageSpool(home.spool)
         spool.open()
         stack.callback(spool.close)
@@ -203,18 +219,24 @@ class GatewayProgram:
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
         endpoints = [
             *client_endpoints(gateway, registry),
-            *join_endpoints(enrolment, ca.pem),
+            *join_endpoints(enrolment, tls.authority),
             *admin_endpoints(Management(means), gateway),
         ]
         inference = Inference(
             gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
         )
         app = App(inference, build(endpoints, directory, ids))
-        return cls(gateway, controller, spool, _listeners(app, settings, plain, secure, files), addresses)
+        listeners = _listeners(app, settings, plain, secure, tls.context)
+        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look))
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
-        return [self.gateway.run(), self._controller.run(), self._spool.run(self.gateway.store)]
+        return [
+            self.gateway.run(),
+            self._controller.run(),
+            self._spool.run(self.gateway.store),
+            self.renewal.run(),
+        ]
 
     async def listen(self) -> None:
         """Take requests from now on."""
@@ -309,7 +331,7 @@ def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
 
 
 def _listeners(
-    app: App, settings: Settings, plain: socket.socket, secure: socket.socket, files: CertificateFiles
+    app: App, settings: Settings, plain: socket.socket, secure: socket.socket, tls: ssl.SSLContext
 ) -> list[Listener]:
     """Plain HTTP on loopback, HTTPS where machines join."""
     gateway = settings.gateway
@@ -324,12 +346,5 @@ def _listeners(
     )
     return [
         Listener(app, plain, limits),
-        Listener(app, secure, limits, _server_tls(files)),
+        Listener(app, secure, limits, tls),
     ]
-
-
-def _server_tls(files: CertificateFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.certificate, files.key)
-    return context

@@ -97,6 +97,12 @@ class Home:
         except (OSError, msgspec.DecodeError) as error:
             raise SettingsError(f"{self.admin_file} cannot be used: {error}") from error
 
+    def follow_address(self, url: str) -> None:
+        """The gateway's port is another one than when the admin key was kept: the commands must know."""
+        access = self.admin_access()
+        if access is not None and access.url != url:
+            self.save_admin_access(AdminAccess(url, access.key))
+
     def save_admin_access(self, access: AdminAccess) -> None:
         write_private(self.admin_file, msgspec.json.encode(access))
 

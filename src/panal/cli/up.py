@@ -7,7 +7,7 @@ The other way round at the end. Everything that takes more than a moment is said
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,13 @@ from panal.cli.chat import served_models
 from panal.cli.children import Child
 from panal.cli.home import Home
 from panal.cli.progress import Progress
-from panal.cli.signals import on_end_signals
+from panal.cli.renewal import Renewal
+from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.cli.supervision import Ended, Part, Supervision
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, SettingsError
 from panal.core.settings import Settings
-from panal.identity.certificates import create_or_load_ca, server_certificate
+from panal.identity.certificates import CertificateFiles, create_or_load_ca, server_certificate
 from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
 from panal.node.joining import join, this_machine
 from panal.store.folder_lock import FolderLock
@@ -70,11 +71,14 @@ class Up:
         self._clock = SystemClock()
         self._addresses: Addresses = addresses_of(settings)
         self._stopped = asyncio.Event()
+        self._renewal = Renewal(self._look_again)
+        self._reloaded: list[Callable[[], None]] = []
         self._first_key = ""
 
     async def run(self) -> None:
         """Start everything, say so, and run until a signal. Raises SettingsError."""
         on_end_signals(self._stopped.set)
+        on_reload_signal(self._renewal.ask, self._stopped.set)
         begun_s = time.monotonic()
         self._home.make()
         lock = FolderLock(self._home.path)
@@ -92,12 +96,34 @@ class Up:
             except BaseException:
                 self._show_first_key()
                 raise
-            given_up = await Supervision(parts, self._clock, self._progress.notice).run(self._stopped)
+            given_up = await self._supervised(parts)
             with self._progress:
                 self._progress.step("stopping ...")
                 await stack.aclose()
         if given_up:
             raise SettingsError(given_up)
+
+    async def _supervised(self, parts: list[Part]) -> str:
+        """Until the end; the reason if something needed was given up."""
+        async with asyncio.TaskGroup() as group:
+            renewing = group.create_task(self._renewal.run())
+            given_up = await Supervision(parts, self._clock, self._progress.notice).run(self._stopped)
+            renewing.cancel()
+        return given_up
+
+    def _look_again(self) -> None:
+        """The bus's certificate is renewed when it is time; the children look for themselves."""
+        try:
+            self._bus_certificate()
+            for reload in self._reloaded:
+                reload()
+        except SettingsError as error:
+            self._progress.notice(f"Nothing was read again: {error.message}")
+
+    def _bus_certificate(self) -> CertificateFiles:
+        home = self._home.path
+        ca = create_or_load_ca(home, self._clock)
+        return server_certificate(home, "bus", ca, self._addresses.names, self._clock)[0]
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -109,6 +135,7 @@ class Up:
             progress.step("starting the gateway ...")
             gateway = self._child("gateway", ["gateway", "--watch-parent", *self._common()])
             stack.push_async_callback(gateway.stop, GATEWAY_STOP_S)
+            self._reloaded += [bus.reload, gateway.reload]
             await gateway.start()
             said = await self._or_stopped(gateway.until("ready"))
             self._first_key = said.get("first_keys", {}).get("user", "")
@@ -129,6 +156,7 @@ class Up:
                     ],
                 )
                 stack.push_async_callback(agent.stop, AGENT_STOP_S)
+                self._reloaded.append(agent.reload)
                 await agent.start()
                 await self._or_stopped(agent.until("running"))
                 await self._or_stopped(self._ready_or_failed(agent))
@@ -137,8 +165,7 @@ class Up:
 
     async def _start_bus(self) -> NatsServer:
         home, addresses = self._home.path, self._addresses
-        ca = create_or_load_ca(home, self._clock)
-        files, _anew = server_certificate(home, "bus", ca, addresses.names, self._clock)
+        files = self._bus_certificate()
         authority = create_or_load_authority(authority_path(home), self._clock, os.urandom)
         given = self._settings.bus.nats_server
         server = NatsServer(

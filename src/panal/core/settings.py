@@ -39,6 +39,8 @@ class GatewaySettings(Masked):
     https_port: int = setting(7443, "port of HTTPS, used with 'listen'", low=1, high=65535)
     listen: str = setting("", "address for HTTPS and the bus with TLS; empty: loopback only")
     advertise: tuple[str, ...] = setting((), "addresses that joining nodes are told, HOST or HOST:PORT")
+    tls_certificate: str = setting("", "PEM file of a certificate for HTTPS; empty: one of the own CA")
+    tls_key: str = setting("", "PEM file of that certificate's private key")
     store_url: str = setting("", "database; empty: SQLite in the home", secret=True)
     queue_length_max: int = setting(512, "requests that may wait in one process", low=0, high=1_000_000)
     queue_wait_s_max: float = setting(30.0, "longest wait for a free replica", low=0, high=3600)

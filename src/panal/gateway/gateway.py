@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
-from panal.core.errors import StoreError
+from panal.core.errors import BusError, ModelResting, PanalError, StoreError
 from panal.core.ids import NodeKey
 from panal.core.nodes import Membership
 from panal.core.records import NodeRecord
@@ -23,6 +23,8 @@ from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
 
 REFRESH_EACH_S = 1.0
+STORE_LATE_S = 5.0
+"""A store that keeps a refresh waiting for longer is away, though no statement has failed yet."""
 
 log = logging.getLogger("panal.gateway")
 
@@ -45,6 +47,7 @@ class Gateway:
     _revision: int = -1
     _models: tuple[str, ...] = ()
     store_away: bool = False
+    _refreshed_s: float = float("-inf")
 
     # --- from the bus -----------------------------------------------------------------------------
 
@@ -91,10 +94,22 @@ class Gateway:
             self._models = models
             self.fleet.set_models(models)
             self.metrics.models_known(models)
+        self._refreshed_s = self.clock.monotonic_seconds()
 
-    def ready(self) -> bool:
-        """Whether requests can be answered: bus and store are there and some replica takes work."""
-        return self.bus.connected and not self.store_away and self.fleet.any_ready()
+    def away(self) -> PanalError | None:
+        """Why requests cannot be answered, naming every part that is away; None when they can."""
+        missing: list[tuple[type[PanalError], str]] = []
+        late = self.clock.monotonic_seconds() - self._refreshed_s > STORE_LATE_S
+        if self.store_away or late:
+            missing.append((StoreError, "the store does not answer"))
+        if not self.bus.connected:
+            missing.append((BusError, "the bus is away"))
+        if not self.fleet.any_ready():
+            missing.append((ModelResting, "no node takes work"))
+        if not missing:
+            return None
+        words = ", ".join(text for _kind, text in missing)
+        return missing[0][0](f"Not ready: {words}.", retry_after_s=1)
 
     async def _refresh_for_ever(self) -> None:
         while True:
@@ -106,6 +121,8 @@ class Gateway:
             self._changed.clear()
             try:
                 await self.refresh()
+                if self.store_away:
+                    log.info("the store is there again", extra=fields(action="store_back"))
                 self.store_away = False
             except StoreError as error:
                 if not self.store_away:

@@ -1,9 +1,11 @@
 """Routes for everybody and for clients' keys: health, readiness, models, metrics, joining."""
 
+from collections.abc import Callable
+
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from panal.core.errors import ModelNotFound, ModelResting
+from panal.core.errors import ModelNotFound
 from panal.core.principals import Role
 from panal.gateway.endpoints import Call, Endpoint, Text
 from panal.gateway.gateway import Gateway
@@ -12,7 +14,10 @@ from panal.protocol.joining import Admission, Authority, CredentialRequest, Join
 
 
 class Health(msgspec.Struct):
+    """``utc_s`` is the gateway's clock, by which nodes see whether theirs is wrong."""
+
     status: str
+    utc_s: float
 
 
 class Model(msgspec.Struct):
@@ -33,12 +38,13 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     """What clients and probes call."""
 
     async def health(_call: Call) -> Health:
-        return Health("ok")
+        return Health("ok", gateway.clock.utc_seconds())
 
     async def ready(_call: Call) -> Health:
-        if not gateway.ready():
-            raise ModelResting("Not ready: no node takes work, or bus or store are away.", retry_after_s=1)
-        return Health("ready")
+        away = gateway.away()
+        if away is not None:
+            raise away
+        return Health("ready", gateway.clock.utc_seconds())
 
     async def models(_call: Call) -> Models:
         return Models([Model(name) for name in gateway.fleet.models()])
@@ -61,11 +67,11 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     ]
 
 
-def join_endpoints(enrolment: Enrolment, ca_pem: str) -> list[Endpoint]:
+def join_endpoints(enrolment: Enrolment, told: Callable[[], Authority]) -> list[Endpoint]:
     """What a machine calls before it has a place on the bus. The token or a signature is its right."""
 
     async def authority(_call: Call) -> Authority:
-        return Authority(ca_pem)
+        return told()
 
     async def join(call: Call) -> Admission:
         return await enrolment.admit(call.read(JoinRequest), call.peer)

@@ -4,6 +4,7 @@ Everything lives in HOME/ca, readable by its owner only. The CA (P-256, ten year
 signs server certificates of 90 days; agents and clients trust it through the pin in a join token.
 """
 
+import base64
 import datetime
 import hashlib
 import ipaddress
@@ -27,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
 from panal.core.private_files import write_private, write_private_once
+from panal.protocol.joining import vouched_text
 
 PIN_HEX_DIGITS = 32
 _CA_DAYS = 3650
@@ -82,6 +84,10 @@ class CertificateAuthority:
         )
         return certificate.public_bytes(Encoding.PEM).decode(), _key_pem(key).decode()
 
+    def vouch(self, server_pem: str) -> str:
+        """The signature by which joining machines know a server certificate that another CA made."""
+        return base64.b64encode(self._key.sign(vouched_text(server_pem), ec.ECDSA(hashes.SHA256()))).decode()
+
     def issued(self, certificate: x509.Certificate) -> bool:
         """Whether this CA signed it."""
         try:
@@ -99,6 +105,14 @@ def pin(ca_pem: str) -> str:
         raise SettingsError("The CA's certificate cannot be read.") from None
     der = public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()[:PIN_HEX_DIGITS]
+
+
+def certificate_end_utc_s(path: Path) -> float:
+    """When the first certificate in a PEM file ends. Raises SettingsError naming the file."""
+    try:
+        return x509.load_pem_x509_certificate(_read(path)).not_valid_after_utc.timestamp()
+    except ValueError:
+        raise _damaged(path) from None
 
 
 def create_or_load_ca(home: Path, clock: Clock) -> CertificateAuthority:
@@ -122,6 +136,38 @@ def create_or_load_ca(home: Path, clock: Clock) -> CertificateAuthority:
     if certificate.not_valid_after_utc <= _now(clock):
         raise SettingsError(f"The certificate authority {path} has expired; move it away to make a new one.")
     return CertificateAuthority(certificate, loaded)
+
+
+def check_given(path: Path, name: str, clock: Clock) -> str:
+    """PEM of the first certificate in a file that somebody gave. Raises SettingsError saying what is wrong.
+
+    ``name``: the DNS name or IP address by which others reach the server.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(_read(path))
+    except ValueError:
+        raise SettingsError(f"{path} holds no certificate in PEM form.") from None
+    try:
+        present = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        present = x509.SubjectAlternativeName([])
+    if not _covers(present, name):
+        raise SettingsError(
+            f"The certificate {path} is not for '{name}', by which others reach this machine. "
+            "Give 'gateway.advertise' a name of the certificate."
+        )
+    if not certificate.not_valid_before_utc <= _now(clock) < certificate.not_valid_after_utc:
+        raise SettingsError(f"The certificate {path} has expired or is not valid yet; renew it.")
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def _covers(present: x509.SubjectAlternativeName, name: str) -> bool:
+    """Whether a certificate is for the name, also by a ``*`` for the first label."""
+    wanted = _general_name(name)
+    if isinstance(wanted, x509.IPAddress):
+        return wanted in present
+    names = {each.lower() for each in present.get_values_for_type(x509.DNSName)}
+    return bool({name.lower(), "*." + name.lower().partition(".")[2]} & names)
 
 
 def server_certificate(

@@ -28,6 +28,7 @@ from panal.protocol.joining import (
     JoinRequest,
     JoinToken,
     signed_text,
+    vouched_text,
 )
 
 TIMEOUT_S = 10.0
@@ -66,7 +67,8 @@ def join(
     before. Raises BadRequest (token), SettingsError (address, other server), NotAllowed, BusError.
     """
     token = JoinToken.parse(token_text)
-    ca_pem = _authority(url, token.pin)
+    authority = _authority(url, token.pin)
+    ca_pem = authority.ca_pem
     key = SigningKey.create(KeyKind.USER, entropy)
     issued_utc_s = int(clock.utc_seconds())
     request = JoinRequest(
@@ -78,7 +80,7 @@ def join(
         machine=machine.digest,
         agent_version=__version__,
     )
-    admission = _post(url, "/join/v1/nodes", request, ca_pem)
+    admission = _post(url, "/join/v1/nodes", request, authority)
     return EnrolledNode(
         node=admission.node,
         name=admission.name,
@@ -123,8 +125,11 @@ def _signature(key: SigningKey, purpose: str, subject: str, issued_utc_s: int) -
     return base64.b64encode(key.sign(signed_text(purpose, subject, key.public, issued_utc_s))).decode()
 
 
-def _authority(url: str, pin: str) -> str:
-    """The server's CA, believed because its key has the pin. The connection itself proves nothing yet."""
+def _authority(url: str, pin: str) -> Authority:
+    """The server's CA, believed because its key has the pin, and a certificate that this CA vouches for.
+
+    The connection itself proves nothing yet, so nothing but the question is sent over it.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the pin below is the check; only a public certificate is read
@@ -132,15 +137,48 @@ def _authority(url: str, pin: str) -> str:
     if status != 200:
         raise SettingsError(f"{url} is not a panal gateway (it answered {status}).")
     try:
-        ca_pem = msgspec.json.decode(body, type=Authority).ca_pem
+        authority = msgspec.json.decode(body, type=Authority)
     except msgspec.DecodeError:
         raise SettingsError(f"{url} is not a panal gateway.") from None
-    if _pin(ca_pem) != pin:
+    if _pin(authority.ca_pem) != pin:
         raise SettingsError(
             f"The server at {url} is not the one that this join token was made for: its CA has another key. "
             "Check the address, or ask for a new token."
         )
-    return ca_pem
+    if authority.server_pem and not _vouched(authority):
+        raise SettingsError(
+            f"The server at {url} shows a certificate that its installation does not vouch for."
+        )
+    return authority
+
+
+def _vouched(authority: Authority) -> bool:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = x509.load_pem_x509_certificate(authority.ca_pem.encode()).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        signature = base64.b64decode(authority.server_signature, validate=True)
+        key.verify(signature, vouched_text(authority.server_pem), ec.ECDSA(hashes.SHA256()))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def _believing(authority: Authority) -> ssl.SSLContext:
+    """Believes servers of the CA, or else the one certificate that the CA vouches for. Checks the name."""
+    if not authority.server_pem:
+        return ssl.create_default_context(cadata=authority.ca_pem)
+    try:
+        context = ssl.create_default_context(cadata=authority.server_pem)
+    except ssl.SSLError as error:
+        raise SettingsError("The gateway's certificate cannot be read.") from error
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def _pin(ca_pem: str) -> str:
@@ -155,9 +193,8 @@ def _pin(ca_pem: str) -> str:
     return hashlib.sha256(der).hexdigest()[:32]
 
 
-def _post(url: str, path: str, request: JoinRequest | CredentialRequest, ca_pem: str) -> Admission:
-    context = ssl.create_default_context(cadata=ca_pem)
-    status, body = _exchange(url, "POST", path, msgspec.json.encode(request), context)
+def _post(url: str, path: str, request: JoinRequest | CredentialRequest, authority: Authority) -> Admission:
+    status, body = _exchange(url, "POST", path, msgspec.json.encode(request), _believing(authority))
     if status in (200, 201):
         return msgspec.json.decode(body, type=Admission)
     message = _message(body) or f"the gateway answered {status}"

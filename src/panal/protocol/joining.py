@@ -40,8 +40,18 @@ class JoinToken(msgspec.Struct, frozen=True):
         return f"pnl1_{self.id}_{self.secret}_{self.pin}"
 
 
-class Authority(msgspec.Struct):
+class Authority(msgspec.Struct, omit_defaults=True):
+    """``server_pem`` is a certificate of the gateway that another CA made; ``server_signature`` (base64 of
+    ECDSA by the CA's key over ``vouched_text``) says that the installation means it."""
+
     ca_pem: str
+    server_pem: str = ""
+    server_signature: str = ""
+
+
+def vouched_text(server_pem: str) -> bytes:
+    """What the CA signs to vouch for a certificate that is not its own."""
+    return b"panal gateway certificate\n" + server_pem.encode()
 
 
 class JoinRequest(msgspec.Struct, kw_only=True):

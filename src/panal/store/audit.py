@@ -118,7 +118,7 @@ class AuditLog:
         last_sequence, last_hash = 0, FIRST_HASH
         while page := await self._page_after(last_sequence):
             for event in page:
-                reason = _fault(event, last_sequence, last_hash)
+                reason = fault_of(event, last_sequence, last_hash)
                 if reason:
                     return ChainState(last_sequence, last_sequence + 1, reason)
                 last_sequence, last_hash = event.sequence, event.hash
@@ -138,7 +138,8 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _fault(event: AuditEvent, last_sequence: int, last_hash: str) -> str:
+def fault_of(event: AuditEvent, last_sequence: int, last_hash: str) -> str:
+    """Why an event does not follow the one before it; empty: it does."""
     if event.sequence != last_sequence + 1:
         return "an event is missing"
     if event.previous != last_hash:

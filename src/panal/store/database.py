@@ -66,8 +66,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     """Writers take the lock at once: a reader that turns writer could not wait for it."""
-    reads = connection.get_execution_options().get("panal_reads", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get("panal_migrates", False):  # has no effect inside a transaction
+        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    connection.exec_driver_sql("BEGIN" if options.get("panal_reads", False) else "BEGIN IMMEDIATE")
 
 
 def _postgresql_engine(dsn: str, connections_max: int) -> AsyncEngine:

@@ -17,7 +17,7 @@ from panal.store.contributions import Contributions
 from panal.store.database import check_place, make_engine, store_errors
 from panal.store.join_tokens import JoinTokens
 from panal.store.limits import Limits
-from panal.store.migrate import migrate
+from panal.store.migrate import MIGRATIONS, Migrations, migrate
 from panal.store.models import Models
 from panal.store.nodes import Nodes
 from panal.store.principals import Principals
@@ -138,7 +138,9 @@ class Store:
             await tx.contributions.add(contributions)
 
 
-async def open_store(url: str, *, connections_max: int = CONNECTIONS_MAX) -> Store:
+async def open_store(
+    url: str, *, connections_max: int = CONNECTIONS_MAX, migrations: Migrations = MIGRATIONS
+) -> Store:
     """Connects and migrates. ``url``: ``sqlite:////absolute/path/panal.db`` or ``postgresql://...``
 
     Raises SettingsError when the URL is of another kind, the place cannot be written, or the database
@@ -148,8 +150,10 @@ async def open_store(url: str, *, connections_max: int = CONNECTIONS_MAX) -> Sto
     try:
         check_place(engine)
         with store_errors():
-            async with engine.begin() as connection:
-                await migrate(connection)
+            async with engine.execution_options(panal_migrates=True).begin() as connection:
+                await migrate(connection, migrations)
+        # The next connection has SQLite's foreign keys on again.
+        await engine.dispose()
     except BaseException:
         await engine.dispose()
         raise

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -192,3 +194,25 @@ def test_the_first_failure_of_nested_groups_is_told() -> None:
     first = BusError("first")
     group = ExceptionGroup("outer", [ExceptionGroup("inner", [first]), PanalError("second")])
     assert first_of(group) is first  # type: ignore[arg-type]
+
+
+# --- completion --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "wanted"), [("panal no", "nodes"), ("panal nodes cor", "cordon")])
+def test_the_shell_completes_commands(words: str, wanted: str) -> None:
+    program = "import sys; sys.argv = ['panal']; from panal.cli.main import main; main()"
+    asked = {"_PANAL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert told.stdout.split() == [wanted]
+
+
+def test_the_commands_follow_the_gateway_to_another_port(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.follow_address("http://127.0.0.1:7081")
+    assert not home.admin_file.exists()
+    home.save_admin_access(AdminAccess("http://127.0.0.1:7080", "a key"))
+    home.follow_address("http://127.0.0.1:7081")
+    assert home.admin_access() == AdminAccess("http://127.0.0.1:7081", "a key")

@@ -6,8 +6,10 @@ step    = what next         -> scheduling/continuation.py
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock

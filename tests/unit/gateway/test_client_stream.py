@@ -17,7 +17,8 @@ async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
     """Answers /whole with one JSON object, everything else with two events."""
     while (await receive())["more_body"]:
         pass
-    client = ClientStream(*scope["extensions"][CONNECTION], request_id="req_1")
+    http, cycle, _headers = scope["extensions"][CONNECTION]
+    client = ClientStream(http, cycle, request_id="req_1")
     if scope["path"] == "/whole":
         await client.whole(b'{"a":1}')
     else:

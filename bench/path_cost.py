@@ -15,7 +15,6 @@ import gc
 import json
 import os
 import pstats
-import random
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ from uvicorn.server import ServerState
 from panal.bus.nats_client import LinkEvents
 from panal.bus.nats_parser import Handler
 from panal.bus.sides import GatewaySide
-from panal.cli.gateway_program import GARBAGE_EACH_OBJECTS
+from panal.cli.gateway_program import GARBAGE_EACH_OBJECTS, drawn
 from panal.core.clock import SystemClock
 from panal.core.ids import (
     DEFAULT_PROJECT,
@@ -274,7 +273,7 @@ async def _gateway(
     bookings = Bookings(
         fleet,
         clock,
-        random.randrange,
+        drawn,
         queue_length_max=1000,
         queue_wait_s_max=30.0,
         on_queue=lambda _length: None,
@@ -384,7 +383,7 @@ def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--replicas", type=int, default=16)
-    parser.add_argument("--batches", type=int, default=150)
+    parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--profile", action="store_true", help="calls by function; it distorts the figures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="panal-path-") as folder:

@@ -127,7 +127,7 @@ class PanalHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._phase = "answer"
+        self._phase = "idle" if self.cycle.response_complete else "answer"
 
     def on_response_complete(self) -> None:
         """As the parent does it, but without a timer for each answer: ``sweep`` ends what stays idle."""

@@ -89,7 +89,7 @@ async def call(method: str, path: str, key: str | None = None) -> tuple[int, dic
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
         "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "headers": headers,
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
-        "extensions": {CONNECTION: (Anything(), Anything())},
+        "extensions": {CONNECTION: (Anything(), Anything(), dict(headers))},
     }  # fmt: skip
     sent: list[dict[str, Any]] = []
 

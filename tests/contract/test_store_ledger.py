@@ -1,10 +1,10 @@
 """Usage, contributions, audit: the same promises on SQLite and PostgreSQL."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from panal.core.errors import BadRequest, StoreError
 from panal.ledger.values import AttemptOutcome, Outcome

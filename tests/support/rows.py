@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from panal.core.ids import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -119,7 +121,7 @@ def usage_row(number: int = 1, **changes: Any) -> UsageRecord:
         total_us=50_000,
         created_utc_us=NOW_US + number,
     )
-    return replace(record, **changes)
+    return structs.replace(record, **changes)
 
 
 def contribution_row(number: int = 1, **changes: Any) -> Contribution:
@@ -138,7 +140,7 @@ def contribution_row(number: int = 1, **changes: Any) -> Contribution:
         duration_us=49_000,
         created_utc_us=NOW_US + number,
     )
-    return replace(record, **changes)
+    return structs.replace(record, **changes)
 
 
 def settlement_row(number: int = 1) -> Settlement:

@@ -276,7 +276,7 @@ def _gateway(
     bookings = Bookings(
         fleet,
         clock,
-        random.randrange,
+        drawn,
         queue_length_max=settings.gateway.queue_length_max,
         queue_wait_s_max=settings.gateway.queue_wait_s_max,
         on_queue=queued.set,
@@ -319,6 +319,11 @@ class _Number:
 
     def set(self, value: int) -> None:
         self.value = value
+
+
+def drawn(count: int) -> int:
+    """A number from 0 to ``count`` - 1; a tenth of randrange's time, for four draws a request."""
+    return int(random.random() * count)  # noqa: S311 - no secret hangs on it
 
 
 def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:

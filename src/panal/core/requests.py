@@ -1,7 +1,12 @@
-"""A request as the path sees it, and what it used."""
+"""A request as the path sees it, and what it used.
 
-from dataclasses import dataclass
+Structs, because one of each is made for every request: a frozen dataclass of many fields costs ten times
+as much to make.
+"""
+
 from enum import StrEnum
+
+import msgspec
 
 from panal.core.ids import RequestId
 from panal.core.nodes import DataClass
@@ -16,8 +21,7 @@ class Route(StrEnum):
     EMBEDDINGS = "embeddings"
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one answer as shown to the client."""
 
     prompt_tokens: int = 0
@@ -30,8 +34,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     """One call of a client. ``body`` is the client's JSON, unchanged; the rest was read from it.
 
     ``resumable`` is False where a cut answer cannot be continued (see docs/resume.md): such a

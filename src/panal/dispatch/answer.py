@@ -10,6 +10,7 @@ from collections.abc import Callable
 from panal.core.clock import Clock
 from panal.core.errors import (
     AttemptTimeout,
+    ClientGone,
     EngineFailed,
     EngineRefused,
     FrameGap,
@@ -172,6 +173,10 @@ class Answer:
             self._take(attempt, event, now_s)
             if event.last or event.leaving:
                 return
+
+    def on_gone(self) -> None:
+        """The client left."""
+        self.interrupt(ClientGone("The client left before the end of its answer."))
 
     def on_drained(self) -> None:
         """The client's buffer has room again."""

@@ -6,8 +6,10 @@ step    = what next         -> scheduling/continuation.py
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
@@ -15,7 +17,6 @@ from panal.core.errors import (
     AttemptTimeout,
     BusError,
     CapacityError,
-    ClientGone,
     EngineFailed,
     FrameGap,
     NodeLost,
@@ -116,7 +117,7 @@ class Dispatcher:
         begun_s = self._clock.monotonic_seconds()
         observe_gap = self._observer.started(request)
         answer = Answer(request, sink, self._clock, self._acknowledge, observe_gap)
-        sink.on_gone = lambda: answer.interrupt(ClientGone("The client left before the end of its answer."))
+        sink.on_gone = answer.on_gone
         sink.on_drained = answer.on_drained
         queued_s, error, reservation = 0.0, None, None
         try:
@@ -232,7 +233,7 @@ class Dispatcher:
                 replica=replica.reported_id,
                 response_id=request.response_id,
                 created_utc_s=request.created_utc_s,
-                route=request.route.value,
+                route=request.route,
                 model=request.model,
                 stream=request.stream,
                 include_usage=request.include_usage,

@@ -1,6 +1,8 @@
 """What came of a request: everything that metering, logs and metrics want to know, once per request."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from panal.core.errors import (
     AttemptTimeout,
@@ -42,15 +44,14 @@ class AttemptLog:
         )
 
 
-@dataclass(slots=True)
-class Finished:
+class Finished(msgspec.Struct):
     """The account of one request; times are seconds from its arrival, None where it never came to that."""
 
     request: InferenceRequest
     outcome: Outcome
     error: PanalError | None
     shown: Usage
-    attempts: list[AttemptLog] = field(default_factory=list)
+    attempts: list[AttemptLog] = []
     dropped: int = 0
     """How many of the first attempts were started over, so that nothing of them was delivered."""
     queued_s: float = 0.0

@@ -86,11 +86,22 @@ class ClientStream:
         await self._end(head + body)
 
     async def _end(self, data: bytes) -> None:
-        """Write in one piece what is left, and let uvicorn go on to the connection's next request."""
+        """Write in one piece what is left, and let uvicorn go on to the connection's next request.
+
+        What follows is what its own send() does after the last bytes.
+        """
         if data:
             self._http.transport.write(data)
-        self._cycle.chunked_encoding = False  # its own last chunk is in the piece already
-        await self._cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+        cycle, http = self._cycle, self._http
+        if http.flow.write_paused:
+            await http.flow.drain()
+        if cycle.disconnected:
+            return
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            http.transport.close()
+        cycle.on_response()
 
     def _begin(self) -> bytes:
         self._note_head(chunked=self._chunked)

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from panal.protocol.openai.errors import error_body
 
 CONNECTION = "panal.connection"
-"""Extension of the ASGI scope: this protocol and the request's own cycle."""
+"""Extension of the ASGI scope: this protocol, the request's own cycle, its headers by name."""
 
 SWEEP_EACH_S = 0.5
 LINGER_S = 2.0
@@ -113,7 +113,7 @@ class PanalHttpProtocol(HttpToolsProtocol):
         if length is not None and int(length) > self.limits.body_bytes_max:
             self._refuse_body()
         super().on_headers_complete()
-        self.scope["extensions"] = {CONNECTION: (self, self.cycle)}  # type: ignore[dict-item]
+        self.scope["extensions"] = {CONNECTION: (self, self.cycle, names)}  # type: ignore[dict-item]
         self._enter("body")
 
     def on_body(self, body: bytes) -> None:
@@ -127,11 +127,18 @@ class PanalHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._phase = "answer"
+        self._phase = "idle" if self.cycle.response_complete else "answer"
 
     def on_response_complete(self) -> None:
+        """As the parent does it, but without a timer for each answer: ``sweep`` ends what stays idle."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
         self._enter("idle")
-        super().on_response_complete()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._phase = "answer"
+            self._start_asgi_task(*self.pipeline.pop())
 
     # --- limits -----------------------------------------------------------------------------------
 
@@ -143,6 +150,9 @@ class PanalHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._phase == "refused":
             if age_s > LINGER_S:
+                self.transport.close()
+        elif self._phase == "idle":
+            if age_s > self.limits.keep_alive_s_max and self.cycle.response_complete:
                 self.transport.close()
         elif self._phase == "head" and age_s > self.limits.header_s_max:
             if self._header_bytes:

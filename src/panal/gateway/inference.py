@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest, ClientGone, PanalError
 from panal.core.ids import IdSource
@@ -15,7 +17,7 @@ from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.limiter import Limiter
 from panal.gateway.client_stream import ClientStream
 from panal.gateway.errors import body_of, event_of, headers_of, shape_of
-from panal.gateway.http_protocol import CONNECTION
+from panal.gateway.http_protocol import CONNECTION, PanalHttpProtocol
 from panal.gateway.translate import Caller, read_request
 
 Scope = dict[str, Any]
@@ -59,12 +61,12 @@ class Inference:
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http, cycle = scope["extensions"][CONNECTION]
+        http, cycle, headers = scope["extensions"][CONNECTION]
         request: InferenceRequest | None = None
         client: ClientStream | None = None
         try:
-            caller = self._caller(scope)
-            body = await read_body(receive)
+            caller = self._caller(scope["method"], headers)
+            body = arrived_body(http, cycle) or await read_body(receive)
             request = read_request(
                 ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
             )
@@ -97,10 +99,9 @@ class Inference:
                 headers += [(name.encode(), value.encode()) for name, value in client.head_lines()]
             await send_json(send, shape_of(error).status, body_of(error, request_id), headers)
 
-    def _caller(self, scope: Scope) -> Caller:
-        if scope["method"] != "POST":
+    def _caller(self, method: str, found: dict[bytes, bytes]) -> Caller:
+        if method != "POST":
             raise BadRequest("Use POST on this route.")
-        found: dict[bytes, bytes] = dict(scope["headers"])
         principal = self._principals.principal_of(found.get(b"authorization"))
         data_class = found.get(b"x-panal-data-class")
         deadline = found.get(b"x-panal-deadline-s")
@@ -111,6 +112,14 @@ class Inference:
             traceparent=found.get(b"traceparent", b"")[:64].decode("latin-1"),
             show_nodes=b"x-panal-show-nodes" in found,
         )
+
+
+def arrived_body(http: PanalHttpProtocol, cycle: RequestResponseCycle) -> bytes:
+    """The whole body where it came together with the headers, as a small one does; else nothing."""
+    if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue or http.flow.read_paused:
+        return b""
+    body, cycle.body = bytes(cycle.body), bytearray()
+    return body
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -62,7 +62,6 @@ class Listener:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            timeout_keep_alive=int(limits.keep_alive_s_max),
         )
         self._state = ServerState()
         self._limits = limits

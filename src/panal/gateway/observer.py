@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from panal.core.errors import StoreError
 from panal.core.requests import InferenceRequest
 from panal.dispatch.outcome import Finished
 from panal.ledger.settlement import settle
 from panal.ledger.values import Settlement
-from panal.telemetry.logs import fields, note
+from panal.telemetry.logs import note
 from panal.telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger("panal.gateway")
@@ -24,6 +26,24 @@ class Spool(Protocol):
     def append(self, settlement: Settlement) -> None:
         """Raises StoreError when it cannot be kept."""
         ...
+
+
+class RequestEnded(msgspec.Struct, gc=False):
+    """The fields of a request's line in the log."""
+
+    action: str
+    request_id: str
+    route: str
+    model: str
+    outcome: str
+    code: str
+    nodes: str
+    causes: str
+    prompt_tokens: int
+    completion_tokens: int
+    queued_s: float
+    first_token_s: float | None
+    total_s: float
 
 
 class RequestObserver:
@@ -48,7 +68,7 @@ class RequestObserver:
         self._request_came()
         if request.stream:
             self.streams += 1
-        return self._metrics().of(request.route.value, request.model).itl.observe_several
+        return self._metrics().of(request.route, request.model).itl.observe_several
 
     def ended(self, finished: Finished) -> None:
         """Record usage, count, and write one line."""
@@ -60,15 +80,15 @@ class RequestObserver:
         note(
             log,
             "request ended",
-            fields(
+            RequestEnded(
                 action="request_ended",
                 request_id=request.request_id,
-                route=request.route.value,
+                route=request.route,
                 model=request.model,
-                outcome=finished.outcome.value,
+                outcome=finished.outcome,
                 code=finished.code,
-                nodes=" ".join(attempt.node_name for attempt in finished.attempts),
-                causes=" ".join(attempt.cause for attempt in finished.attempts if attempt.cause),
+                nodes=" ".join([attempt.node_name for attempt in finished.attempts]),
+                causes=" ".join([attempt.cause for attempt in finished.attempts if attempt.cause]),
                 prompt_tokens=finished.shown.prompt_tokens,
                 completion_tokens=finished.shown.completion_tokens,
                 queued_s=round(finished.queued_s, 4),
@@ -80,7 +100,7 @@ class RequestObserver:
 
     def _count(self, finished: Finished) -> None:
         metrics = self._metrics()
-        of = metrics.of(finished.request.route.value, finished.request.model)
+        of = metrics.of(finished.request.route, finished.request.model)
         of.ended(finished.code)
         of.total.observe(finished.total_s)
         of.queue.observe(finished.queued_s)

@@ -1,6 +1,5 @@
 """From a client's bytes to a request that the path understands. The body itself is not changed."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,8 +22,7 @@ PROMPT_FIELD = {Route.CHAT: "messages", Route.COMPLETIONS: "prompt", Route.EMBED
 _decoder = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, gc=False):
     """What the headers say."""
 
     principal: Principal

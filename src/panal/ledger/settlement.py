@@ -87,7 +87,7 @@ def settle(
         principal_id=principal.principal_id,
         key_id=principal.key_id,
         model=model,
-        route=request.route.value,
+        route=request.route,
         outcome=outcome,
         error_code=_word(error_code, CODE_CHARACTERS_MAX),
         prompt_tokens=paid.prompt_tokens,

@@ -1,7 +1,8 @@
 """What the ledger is written from, and what it holds. Durations are whole microseconds (``_us``)."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from panal.core.ids import ApiKeyId, NodeId, PrincipalId, ProjectId, RequestId, TenantId
 
@@ -33,8 +34,7 @@ class AttemptOutcome(StrEnum):
     """We stopped it: the client had gone, or another attempt was faster."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptMade:
+class AttemptMade(msgspec.Struct, frozen=True, gc=False):
     """One attempt as the gateway saw it.
 
     ``prompt_tokens`` were evaluated and ``completion_tokens`` made by the node, useful or not;
@@ -50,8 +50,7 @@ class AttemptMade:
     duration_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     """What one request costs its principal. The request's id makes writing it again harmless.
 
     Token counts are what the client pays for (see ``panal.ledger.settlement``). ``partial`` marks an
@@ -79,8 +78,7 @@ class UsageRecord:
     created_utc_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(msgspec.Struct, frozen=True, gc=False):
     """What one node did in one attempt. Request id and attempt number make writing it again harmless.
 
     ``useful_tokens`` of ``completion_tokens`` reached the client.
@@ -101,8 +99,7 @@ class Contribution:
     created_utc_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """One finished request in the ledger: one usage record and a contribution for each attempt."""
 
     usage: UsageRecord

@@ -36,6 +36,11 @@ class BodyParts:
         """The decoded body. Raises NodeRefused when pieces are missing, BadRequest when it is no object."""
         if not 1 <= self._wanted <= PARTS_MAX:
             raise NodeRefused("the request comes in too many pieces")
+        if len(self._pieces) < self._wanted:
+            await self._wait_for_pieces()
+        return decoded_body(b"".join(self._pieces[number] for number in range(1, self._wanted + 1)))
+
+    async def _wait_for_pieces(self) -> None:
         try:
             async with asyncio.timeout(PARTS_S_MAX):
                 while len(self._pieces) < self._wanted:
@@ -43,7 +48,6 @@ class BodyParts:
                     await self._changed.wait()
         except TimeoutError as error:
             raise NodeRefused(f"pieces of the request are missing after {PARTS_S_MAX:g} s") from error
-        return decoded_body(b"".join(self._pieces[number] for number in range(1, self._wanted + 1)))
 
 
 def decoded_body(data: bytes) -> Json:

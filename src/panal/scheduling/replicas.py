@@ -1,7 +1,9 @@
 """What routing knows of a replica, and what a request needs of one. Values only."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
 from panal.core.nodes import DataClass, NodeClass
@@ -64,8 +66,7 @@ class OwnLoad:
     """Until then this gateway tries others first, since an attempt failed here just now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """What a request needs of a replica. ``twin`` is set when an answer must be continued.
 
     ``allowed`` is the policy's word on data class and residency, for one node.
@@ -78,4 +79,4 @@ class Need:
     allowed: Callable[[ReplicaView], bool]
     resumable: bool = True
     twin: str | None = None
-    excluded: frozenset[ReplicaId] = field(default=frozenset())
+    excluded: frozenset[ReplicaId] = frozenset()

@@ -7,7 +7,8 @@ reports do not all run to the same node.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from panal.scheduling.replicas import (
     DECODE_S_PER_TOKEN_DEFAULT,
@@ -27,8 +28,7 @@ Draw = Callable[[int], int]
 """``draw(n)`` gives a number from 0 to n - 1; randomness is the caller's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """The replica taken and the seconds until its first token, and in all, that were predicted."""
 
     replica: ReplicaView
@@ -39,12 +39,14 @@ class Choice:
 
 def choose(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw) -> Choice | None:
     """The replica for ``need``, or None where none fits and has room now."""
-    fitting = _drawn(candidates, need, now_s, draw)
     best: Choice | None = None
-    for replica, own in fitting:
+    best_order = (True, float("inf"))
+    for replica, own in _drawn(candidates, need, now_s, draw):
         first_s, total_s = predicted_seconds(replica, own, need, now_s)
-        if best is None or _order(replica, total_s, need) < _order(best.replica, best.total_s, need):
-            best = Choice(replica, own, first_s, total_s)
+        # What cannot be resumed goes to machines without an owner first.
+        order = (not need.resumable and replica.node_class.owned, total_s)
+        if best is None or order < best_order:
+            best, best_order = Choice(replica, own, first_s, total_s), order
     return best
 
 
@@ -58,7 +60,7 @@ def unfit(replica: ReplicaView, need: Need, now_s: float) -> str | None:
         return "not heard of lately"
     if replica.replica_id in need.excluded:
         return "already failed this request"
-    if need.route.value not in replica.routes:
+    if need.route not in replica.routes:
         return "does not serve this route"
     if need.twin is not None and (replica.twin != need.twin or replica.resume == "none"):
         return "cannot continue this answer"
@@ -71,8 +73,8 @@ def unfit(replica: ReplicaView, need: Need, now_s: float) -> str | None:
 
 def has_room(replica: ReplicaView, own: OwnLoad) -> bool:
     """Whether a slot is free, counting what other gateways reported and what we sent since."""
-    others = max(0, replica.running + replica.waiting - own.running)
-    return own.running + others < replica.slots + WAITING_PER_SLOT_MAX
+    busy = max(own.running, replica.running + replica.waiting)
+    return busy < replica.slots + WAITING_PER_SLOT_MAX
 
 
 def predicted_seconds(replica: ReplicaView, own: OwnLoad, need: Need, now_s: float) -> tuple[float, float]:
@@ -88,11 +90,6 @@ def predicted_seconds(replica: ReplicaView, own: OwnLoad, need: Need, now_s: flo
     return first_s, first_s + need.output_tokens * decode_s * crowding
 
 
-def _order(replica: ReplicaView, total_s: float, need: Need) -> tuple[bool, float]:
-    """What cannot be resumed goes to machines without an owner first."""
-    return (not need.resumable and replica.node_class.owned, total_s)
-
-
 def _drawn(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw) -> list[Candidate]:
     """Up to DRAWN fitting replicas: a random few of many, all of a few, all where the few do not fit.
 
@@ -100,21 +97,22 @@ def _drawn(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw
     """
     count = len(candidates)
     if count > 2 * DRAWN and need.resumable:
-        sample = [candidates[draw(count)] for _ in range(2 * DRAWN)]
-        fitting = _trusted(_fitting(sample, need, now_s), now_s)[:DRAWN]
-        if fitting:
-            return fitting
-    fitting = _fitting(candidates, need, now_s)
-    return _trusted(fitting, now_s) or fitting
-
-
-def _trusted(candidates: Sequence[Candidate], now_s: float) -> list[Candidate]:
-    return [candidate for candidate in candidates if candidate[1].inhibited_until_s <= now_s]
-
-
-def _fitting(candidates: Sequence[Candidate], need: Need, now_s: float) -> list[Candidate]:
-    return [
+        drawn: list[Candidate] = []
+        for _ in range(2 * DRAWN):
+            replica, own = candidate = candidates[draw(count)]
+            if _trusted(own, now_s) and has_room(replica, own) and unfit(replica, need, now_s) is None:
+                drawn.append(candidate)
+                if len(drawn) == DRAWN:
+                    break
+        if drawn:
+            return drawn
+    fitting = [
         (replica, own)
         for replica, own in candidates
         if has_room(replica, own) and unfit(replica, need, now_s) is None
     ]
+    return [candidate for candidate in fitting if _trusted(candidate[1], now_s)] or fitting
+
+
+def _trusted(own: OwnLoad, now_s: float) -> bool:
+    return own.inhibited_until_s <= now_s

@@ -7,19 +7,22 @@ from typing import Any
 import pytest
 
 from panal.gateway.client_stream import ClientStream
-from panal.gateway.http_protocol import CONNECTION, HttpLimits
+from panal.gateway.http_protocol import CONNECTION, SWEEP_EACH_S, HttpLimits
 from panal.gateway.listener import Listener, bound
 
 TIME_S_MAX = 10
 
 
 async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Answers /whole with one JSON object, everything else with two events."""
+    """Answers /whole with one JSON object, everything else with two events, /slow after a while."""
     while (await receive())["more_body"]:
         pass
-    client = ClientStream(*scope["extensions"][CONNECTION], request_id="req_1")
+    http, cycle, _headers = scope["extensions"][CONNECTION]
+    client = ClientStream(http, cycle, request_id="req_1")
     if scope["path"].startswith("/limited"):
         client.head_lines = lambda: [("x-ratelimit-remaining-requests", "7")]
+    if scope["path"] == "/slow":
+        await asyncio.sleep(3 * SWEEP_EACH_S)
     if scope["path"].endswith("/whole"):
         await client.whole(b'{"a":1}')
     else:
@@ -31,6 +34,14 @@ async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     listener = Listener(answering, bound("127.0.0.1", 0), HttpLimits())
+    await listener.start()
+    yield listener.port
+    await listener.stop(1.0)
+
+
+@pytest.fixture
+async def impatient_port() -> AsyncIterator[int]:
+    listener = Listener(answering, bound("127.0.0.1", 0), HttpLimits(keep_alive_s_max=0.1))
     await listener.start()
     yield listener.port
     await listener.stop(1.0)
@@ -83,3 +94,16 @@ async def test_lines_of_the_head_stand_there_once_and_only_where_they_are_asked_
     assert head.count(b"x-ratelimit-remaining-requests: 7\r\n") == 1
     plain = (await asked(port, request.replace(b"/limited", b"/open", 1))).split(b"\r\n\r\n")[0]
     assert b"x-ratelimit" not in plain
+
+
+async def test_a_connection_that_stays_idle_is_closed(impatient_port: int) -> None:
+    request = b"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    answer = await asked(impatient_port, request, request)
+    assert answer.count(b"200 OK") == 2
+
+
+async def test_an_answer_may_take_longer_than_a_connection_may_idle(impatient_port: int) -> None:
+    first = b"POST /whole HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    slow = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    answer = await asked(impatient_port, first, slow)
+    assert answer.endswith(b"data: 2\n\n\r\n0\r\n\r\n")

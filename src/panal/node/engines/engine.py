@@ -1,9 +1,11 @@
 """The seam to the programs that run models: what an engine is, is asked for, and gives back."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
+
+import msgspec
 
 from panal.core.requests import Route
 from panal.protocol.messages import Emitted, TokenUsage
@@ -50,8 +52,7 @@ class EngineCall:
     cache_salt: str = ""
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct):
     """One step of an answer.
 
     ``chunk`` is the engine's chunk in the shape of the call's route, free of what only panal asked for
@@ -67,7 +68,7 @@ class Delta:
     tokens: int = 0
     finish: str | None = None
     usage: TokenUsage | None = None
-    raw_usage: Json = field(default_factory=dict)
+    raw_usage: Json | None = None
     opaque: bool = False
     plain: bool = False
 

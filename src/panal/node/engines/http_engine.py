@@ -38,7 +38,7 @@ class HttpEngine:
         """See Engine.generate."""
         if call.emitted is None or not (call.emitted.text or call.emitted.token_ids):
             # Only the role was told before: for the engine that is a beginning like any other.
-            call = replace(call, emitted=None)
+            call = replace(call, emitted=None) if call.emitted is not None else call
             request = self.dialect.first(call, self.model)
         else:
             request = await self.dialect.resumed(call, self.model, self.context_tokens, self.ask)

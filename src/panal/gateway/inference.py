@@ -54,7 +54,12 @@ class Inference:
         request: InferenceRequest | None = None
         client: ClientStream | None = None
         try:
+            if scope["method"] != "POST":
+                await self._wrong_method(send)
+                return
             caller = self._caller(scope)
+            if http.stranger:
+                http.authenticated()
             body = await read_body(receive)
             request = read_request(
                 ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
@@ -66,7 +71,7 @@ class Inference:
             else:
                 await client.whole(last)
         except ClientGone:
-            http.transport.close()
+            http.hang_up()
         except PanalError as error:
             await self._tell(error, request, client, send)
         except asyncio.CancelledError:
@@ -85,9 +90,14 @@ class Inference:
                 send, shape_of(error).status, body_of(error, request_id), headers_of(error, request_id)
             )
 
+    async def _wrong_method(self, send: Send) -> None:
+        request_id = self._ids.request()
+        error = BadRequest("Use POST on this route.")
+        await send_json(
+            send, 405, body_of(error, request_id), [(b"allow", b"POST"), *headers_of(error, request_id)]
+        )
+
     def _caller(self, scope: Scope) -> Caller:
-        if scope["method"] != "POST":
-            raise BadRequest("Use POST on this route.")
         found: dict[bytes, bytes] = dict(scope["headers"])
         principal = self._principals.principal_of(found.get(b"authorization"))
         data_class = found.get(b"x-panal-data-class")

@@ -1,7 +1,7 @@
 # The everyday commands. What they do is in scripts/.
 VENV ?= .venv
 
-.PHONY: up test check fix bench-gateway demo services clean
+.PHONY: up test check fix bench-gateway demo fuzz soak services clean
 
 up: $(VENV)/installed            ## run panal on this machine
 	@$(VENV)/bin/panal up $(ARGS)
@@ -20,6 +20,12 @@ fix: $(VENV)/developing          ## format and harmless corrections
 
 bench-gateway: $(VENV)/developing   ## what a gateway costs, side by side in one run
 	@$(VENV)/bin/python bench/gateway.py $(ARGS)
+
+fuzz: $(VENV)/developing         ## the long form of the fuzz test
+	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} $(VENV)/bin/python -m pytest tests/e2e/test_fuzz.py --timeout 3600 $(ARGS)
+
+soak: $(VENV)/developing         ## 100,000 requests of every kind; prints what is left behind
+	@SOAK_REQUESTS=$${SOAK_REQUESTS:-100000} $(VENV)/bin/python -m pytest -s tests/e2e/test_soak.py $(ARGS)
 
 services: $(VENV)/developing     ## start what the tests need
 	@scripts/services

@@ -70,7 +70,7 @@ GUARDED = [name for name, endpoint in TABLE.items() if endpoint.role is not None
 def application() -> App:
     anything: Any = Anything()
     inference = Inference(anything, Keys(), IDS, CLOCK, 60.0)
-    return App(inference, build(endpoints(), Keys(), IDS))
+    return App(inference, build(endpoints(), Keys(), IDS), IDS)
 
 
 async def call(method: str, path: str, key: str | None = None) -> tuple[int, dict[bytes, bytes], Any]:
@@ -89,7 +89,9 @@ async def call(method: str, path: str, key: str | None = None) -> tuple[int, dic
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
         "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "headers": headers,
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
-        "extensions": {CONNECTION: (Anything(), Anything(), dict(headers))},
+        "extensions": {
+            CONNECTION: (Anything(stranger=False, authenticated=lambda: None), Anything(), dict(headers))
+        },
     }  # fmt: skip
     sent: list[dict[str, Any]] = []
 

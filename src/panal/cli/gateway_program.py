@@ -9,8 +9,6 @@ import gc
 import logging
 import os
 import random
-import socket
-import ssl
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -25,6 +23,7 @@ from panal.bus.issuer import NatsIssuer
 from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
 from panal.bus.nkeys import verify
 from panal.cli.addresses import Addresses, addresses_of
+from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
@@ -45,6 +44,7 @@ from panal.dispatch.limiter import Limiter
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
+from panal.gateway.door import Door
 from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
 from panal.gateway.http_protocol import HttpLimits
@@ -203,7 +203,8 @@ class GatewayProgram:
         bus = NatsGatewayBus(ids.gateway(), servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
-        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper)
+        door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
+        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door)
         await gateway.start()
         stack.push_async_callback(bus.close)
         enrolment = Enrolment(
@@ -225,8 +226,12 @@ class GatewayProgram:
         inference = Inference(
             gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
         )
-        app = App(inference, build(endpoints, directory, ids))
-        listeners = _listeners(app, settings, plain, secure, tls.context)
+        app = App(inference, build(endpoints, directory, ids), ids)
+        limits = _http_limits(settings)
+        listeners = [
+            Listener(app, plain, limits, door=door, new_request_id=ids.request),
+            Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
+        ]
         return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look))
 
     def background(self) -> list[Any]:
@@ -261,6 +266,7 @@ def _gateway(
     clock: SystemClock,
     registry: CollectorRegistry,
     pepper: bytes,
+    door: Door,
 ) -> Gateway:
     """The path and what watches it."""
     limits = Limits(
@@ -290,6 +296,8 @@ def _gateway(
             in_flight=lambda: observer.in_flight,
             queued=lambda: queued.value,
             streams=lambda: observer.streams,
+            connections=lambda: len(door),
+            tasks=lambda: len(asyncio.all_tasks()),
         )
     )
     salts = TenantSalts(pepper)
@@ -335,21 +343,15 @@ def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
     )
 
 
-def _listeners(
-    app: App, settings: Settings, plain: socket.socket, secure: socket.socket, tls: ssl.SSLContext
-) -> list[Listener]:
-    """Plain HTTP on loopback, HTTPS where machines join."""
+def _http_limits(settings: Settings) -> HttpLimits:
     gateway = settings.gateway
-    limits = HttpLimits(
+    return HttpLimits(
         header_s_max=gateway.header_s_max,
         body_gap_s_max=gateway.body_gap_s_max,
+        body_s_max=gateway.body_s_max,
         keep_alive_s_max=gateway.keep_alive_s_max,
         header_bytes_max=gateway.header_bytes_max,
         headers_max=gateway.headers_max,
         body_bytes_max=gateway.body_bytes_max,
         write_stall_s_max=gateway.write_stall_s_max,
     )
-    return [
-        Listener(app, plain, limits),
-        Listener(app, secure, limits, tls),
-    ]

@@ -54,8 +54,11 @@ class GatewaySettings(Masked):
     headers_max: int = setting(100, "most headers of a request", low=10, high=1000)
     header_s_max: float = setting(5.0, "from connect to the end of the headers", low=0.1, high=300)
     body_gap_s_max: float = setting(10.0, "longest pause inside a request body", low=0.1, high=300)
+    body_s_max: float = setting(120.0, "a request body must be there after", low=1, high=3600)
     keep_alive_s_max: float = setting(15.0, "an idle connection is closed after", low=0.1, high=3600)
     write_stall_s_max: float = setting(30.0, "a client that reads nothing is dropped after", low=1, high=300)
+    connections_max: int = setting(8192, "client connections of one process", low=16, high=1_000_000)
+    strangers_max: int = setting(64, "connections of one address without a key", low=1, high=100_000)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

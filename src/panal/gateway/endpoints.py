@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from panal.core.errors import BadRequest, NotAllowed, NotFound, PanalError
+from panal.core.errors import BadRequest, ClientGone, NotAllowed, NotFound, PanalError, TooLarge
 from panal.core.ids import IdSource
 from panal.core.principals import Principal, Role
 from panal.gateway.errors import body_of, headers_of, shape_of
+from panal.gateway.http_protocol import CONNECTION
 from panal.gateway.inference import Principals
+from panal.gateway.json_names import check_names_once
 
 T = TypeVar("T")
 
@@ -43,9 +45,11 @@ class Call:
     def read(self, kind: type[T]) -> T:
         """The JSON body as ``kind``. Raises BadRequest naming what is wrong."""
         try:
-            return msgspec.json.decode(self.body or b"{}", type=kind)
+            found = msgspec.json.decode(self.body or b"{}", type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadRequest(f"The request body is not right: {error}") from error
+        check_names_once(self.body or b"{}")
+        return found
 
     def whole_number(self, name: str, default: int, most: int) -> int:
         """A query parameter between 1 and ``most``."""
@@ -96,7 +100,11 @@ def build(endpoints: Sequence[Endpoint], principals: Principals, ids: IdSource) 
         response.headers.update(getattr(error, "headers", None) or {})
         return response
 
-    return Starlette(routes=routes, exception_handlers={404: not_found, 405: wrong_method})
+    async def own_mistake(_request: Request, _error: Exception) -> Response:
+        return _error_response(PanalError("The gateway failed on this request."), ids)
+
+    handlers = {404: not_found, 405: wrong_method, Exception: own_mistake}
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def _asgi_handler(
@@ -105,9 +113,7 @@ def _asgi_handler(
     async def handler(request: Request) -> Response:
         try:
             principal = _authorised(endpoint, request, principals)
-            body = await request.body()
-            if len(body) > ADMIN_BODY_BYTES_MAX:
-                raise BadRequest(f"The request body is larger than {ADMIN_BODY_BYTES_MAX} bytes.")
+            body = await _body(request)
             peer = request.client.host if request.client else ""
             answer = await endpoint.handle(
                 Call(principal, request.path_params, dict(request.query_params), body, peer)
@@ -123,11 +129,29 @@ def _asgi_handler(
     return handler
 
 
+async def _body(request: Request) -> bytes:
+    """The whole body, read no further than its limit. Raises TooLarge, ClientGone."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            pieces.append(piece)
+            size += len(piece)
+            if size > ADMIN_BODY_BYTES_MAX:
+                raise TooLarge(f"The request body is larger than {ADMIN_BODY_BYTES_MAX} bytes.")
+    except ClientDisconnect as error:
+        raise ClientGone("The client left while it sent its request.") from error
+    return b"".join(pieces)
+
+
 def _authorised(endpoint: Endpoint, request: Request, principals: Principals) -> Principal | None:
     if endpoint.role is None:
         return None
     header = request.headers.get("authorization")
     principal = principals.principal_of(header.encode("latin-1") if header is not None else None)
+    connection = request.scope.get("extensions", {}).get(CONNECTION)
+    if connection is not None:
+        connection[0].authenticated()
     if RANK[principal.role] < RANK[endpoint.role]:
         raise NotAllowed(f"This needs a key with the role '{endpoint.role.value}'.")
     return principal

@@ -65,7 +65,12 @@ class Inference:
         request: InferenceRequest | None = None
         client: ClientStream | None = None
         try:
-            caller = self._caller(scope["method"], headers)
+            if scope["method"] != "POST":
+                await self._wrong_method(send)
+                return
+            caller = self._caller(headers)
+            if http.stranger:
+                http.authenticated()
             body = arrived_body(http, cycle) or await read_body(receive)
             request = read_request(
                 ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
@@ -79,7 +84,7 @@ class Inference:
             else:
                 await client.whole(last)
         except ClientGone:
-            http.transport.close()
+            http.hang_up()
         except PanalError as error:
             await self._tell(error, request, client, send)
         except asyncio.CancelledError:
@@ -99,9 +104,14 @@ class Inference:
                 headers += [(name.encode(), value.encode()) for name, value in client.head_lines()]
             await send_json(send, shape_of(error).status, body_of(error, request_id), headers)
 
-    def _caller(self, method: str, found: dict[bytes, bytes]) -> Caller:
-        if method != "POST":
-            raise BadRequest("Use POST on this route.")
+    async def _wrong_method(self, send: Send) -> None:
+        request_id = self._ids.request()
+        error = BadRequest("Use POST on this route.")
+        await send_json(
+            send, 405, body_of(error, request_id), [(b"allow", b"POST"), *headers_of(error, request_id)]
+        )
+
+    def _caller(self, found: dict[bytes, bytes]) -> Caller:
         principal = self._principals.principal_of(found.get(b"authorization"))
         data_class = found.get(b"x-panal-data-class")
         deadline = found.get(b"x-panal-deadline-s")

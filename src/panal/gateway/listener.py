@@ -4,13 +4,18 @@ import asyncio
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from panal.core.errors import SettingsError
+from panal.gateway.door import Door
 from panal.gateway.http_protocol import SWEEP_EACH_S, HttpLimits, PanalHttpProtocol
+
+CONNECTIONS_MAX = 8192
+STRANGERS_MAX = 64
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -42,7 +47,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
 class Listener:
     """One listening address: a socket that is ``bound``.
 
-    ``start`` accepts, ``stop`` lets running answers end within a grace.
+    ``start`` accepts, ``stop`` lets running answers end within a grace. ``door`` is shared by all listeners
+    of a process; ``new_request_id`` names the requests that no application sees.
     """
 
     def __init__(
@@ -51,6 +57,9 @@ class Listener:
         taken: socket.socket,
         limits: HttpLimits,
         tls: ssl.SSLContext | None = None,
+        *,
+        door: Door | None = None,
+        new_request_id: Callable[[], str] = lambda: "",
     ) -> None:
         self._taken, self._tls = taken, tls
         self._config = uvicorn.Config(
@@ -65,6 +74,8 @@ class Listener:
         )
         self._state = ServerState()
         self._limits = limits
+        self._door = Door(CONNECTIONS_MAX, STRANGERS_MAX) if door is None else door
+        self._new_request_id = new_request_id
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -77,7 +88,12 @@ class Listener:
     async def start(self) -> None:
         """Accept connections. Raises SettingsError when another program does so on this address."""
         self._config.load()
-        protocol: type[PanalHttpProtocol] = type("Protocol", (PanalHttpProtocol,), {"limits": self._limits})
+        means = {
+            "limits": self._limits,
+            "door": self._door,
+            "new_request_id": staticmethod(self._new_request_id),
+        }
+        protocol: type[PanalHttpProtocol] = type("Protocol", (PanalHttpProtocol,), means)
         loop = asyncio.get_running_loop()
 
         def connection() -> asyncio.Protocol:
@@ -85,7 +101,13 @@ class Listener:
 
         host, port = self._taken.getsockname()[:2]
         try:
-            self._server = await loop.create_server(connection, sock=self._taken, ssl=self._tls, backlog=2048)
+            self._server = await loop.create_server(
+                connection,
+                sock=self._taken,
+                ssl=self._tls,
+                backlog=2048,
+                ssl_handshake_timeout=self._limits.header_s_max if self._tls is not None else None,
+            )
         except OSError as error:  # two may take an address at once, but only one listens
             raise _cannot_listen(host, port, error) from error
         self._sweeper = loop.create_task(self._sweep())
@@ -114,5 +136,6 @@ class Listener:
         while True:
             await asyncio.sleep(SWEEP_EACH_S)
             now_s = loop.time()
+            self._door.look(now_s)
             for connection in list(self._state.connections):
                 connection.sweep(now_s)  # type: ignore[union-attr]

@@ -10,10 +10,12 @@ from panal.core.ids import IdSource
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
+from panal.gateway.json_names import check_deciding_names
 from panal.policy.access import effective_data_class
 from panal.policy.body_rules import check_body, check_sensitive_body, resumable
 from panal.telemetry.redaction import redacted
 
+MODEL_CHARACTERS_MAX = 256
 BYTES_PER_TOKEN = 4
 """A first guess at the prompt's tokens, for routing; what is billed is counted by the engine."""
 
@@ -38,6 +40,7 @@ def read_request(
     """The request in ``body``. Raises BadRequest naming the field that is wrong."""
     fields = _decoded(body)
     check_body(fields)
+    check_deciding_names(body)
     _check_types(route, fields)
     data_class = effective_data_class(caller.principal, caller.data_class)
     if data_class >= DataClass.CONFIDENTIAL:
@@ -82,6 +85,10 @@ def _check_types(route: Route, fields: dict[str, Any]) -> None:
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise BadRequest("'model' must be the name of a model, see GET /v1/models.", param="model")
+    if len(model) > MODEL_CHARACTERS_MAX or not model.isprintable():
+        raise BadRequest(
+            f"'model' must be at most {MODEL_CHARACTERS_MAX} characters that can be printed.", param="model"
+        )
     if redacted(model) != model:  # it would stand in logs and in the ledger as the model's name
         raise BadRequest("'model' holds an API key instead of a model's name.", param="model")
     prompt = PROMPT_FIELD[route]

@@ -211,7 +211,7 @@ def _check_special(name: str, value: Any) -> None:
 def _check_prompts(name: str, value: Any) -> None:
     if not isinstance(value, (str, list)):
         raise BadRequest(f"'{name}' must be a text or a list.", param=name)
-    if isinstance(value, list) and not (value and type(value[0]) is int):
+    if isinstance(value, list) and not (value and all(type(part) is int for part in value)):
         if len(value) > INPUTS_MAX:
             raise BadRequest(f"'{name}' may have at most {INPUTS_MAX} entries.", param=name)
         check_tree(value, name, DENIED_ANYWHERE, depth=2, depth_max=DEPTH_MAX)

@@ -102,7 +102,8 @@ class GatewayMetrics:
     """Everything that a gateway process counts.
 
     Gauges are read when they are scraped, from the numbers themselves, so that nothing can drift:
-    ``in_flight``, ``queued`` and ``streams`` must return 0 when nothing is left.
+    ``in_flight``, ``queued`` and ``streams`` must return 0 when nothing is left; ``connections`` and
+    ``tasks`` show what is left behind where something is.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class GatewayMetrics:
         in_flight: Callable[[], float],
         queued: Callable[[], float],
         streams: Callable[[], float],
+        connections: Callable[[], float] = lambda: 0,
+        tasks: Callable[[], float] = lambda: 0,
     ) -> None:
         self.requests = Counter(
             "panal_requests", "Requests that ended.", ("route", "model", "outcome"), registry=registry
@@ -135,6 +138,8 @@ class GatewayMetrics:
         gauge(registry, "panal_requests_in_flight", "Requests between first byte and end.", in_flight)
         gauge(registry, "panal_requests_queued", "Requests that wait for a replica.", queued)
         gauge(registry, "panal_streams", "Open streams to clients.", streams)
+        gauge(registry, "panal_connections", "Open connections of clients.", connections)
+        gauge(registry, "panal_tasks", "Tasks in the event loop.", tasks)
         self._models: frozenset[str] = frozenset()
         self._of: dict[tuple[str, str], RequestMetrics] = {}
 

@@ -154,9 +154,9 @@ def test_p36_a_given_certificate_that_cannot_serve_stops_the_start(tmp_path: Pat
         (NAMES, -1, "expired"),
     ):
         certificate, key = given(tmp_path, company, names, days_left)
-        with short_folder() as folder:
-            place = Installation(folder)
-            settings = {"PANAL_GATEWAY__TLS_CERTIFICATE": str(certificate)}
-            both = settings | {"PANAL_GATEWAY__TLS_KEY": str(key)}
-            assert words in sentence_of(["up", "--no-node"], place.environment | both)
-            assert "go together" in sentence_of(["up", "--no-node"], place.environment | settings)
+        settings = {"PANAL_GATEWAY__TLS_CERTIFICATE": str(certificate)}
+        both = settings | {"PANAL_GATEWAY__TLS_KEY": str(key)}
+        for given_settings, wanted in ((both, words), (settings, "go together")):
+            with short_folder() as folder:
+                environment = Installation(folder).environment | given_settings
+                assert wanted in sentence_of(["up", "--no-node"], environment)

@@ -60,7 +60,7 @@ from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
 from panal.policy.residency import node_may_see
 from panal.scheduling.replicas import ReplicaView
-from panal.store import open_store
+from panal.store import Store, open_store
 from panal.store.usage_spool import UsageSpool
 from panal.telemetry.logs import fields
 from panal.telemetry.metrics import GatewayMetrics
@@ -178,17 +178,7 @@ class GatewayProgram:
         store = await open_store(home.store_url(settings))
         stack.push_async_callback(store.close)
         pepper = home.pepper(os.urandom)
-        first = await bootstrap(
-            store,
-            ids=ids,
-            clock=clock,
-            entropy=os.urandom,
-            pepper=pepper,
-            keep=lambda keys: home.save_admin_access(AdminAccess(addresses.http_url, keys.admin_secret)),
-        )
-        if first is not None:
-            say("first_keys", user=first.user_secret)
-        home.follow_address(addresses.http_url)
+        await _first_keys(home, store, ids, clock, pepper, addresses.http_url)
         spool = UsageSpool(home.spool)
         spool.open()
         stack.callback(spool.close)
@@ -255,6 +245,23 @@ class GatewayProgram:
         await self._spool.drain(self.gateway.store)
         await self.gateway.limiter.close()
         await self.gateway.directory.note_use()
+
+
+async def _first_keys(
+    home: Home, store: Store, ids: IdSource, clock: SystemClock, pepper: bytes, url: str
+) -> None:
+    """At an installation's first start: the keys without which nobody could do anything."""
+    first = await bootstrap(
+        store,
+        ids=ids,
+        clock=clock,
+        entropy=os.urandom,
+        pepper=pepper,
+        keep=lambda keys: home.save_admin_access(AdminAccess(url, keys.admin_secret)),
+    )
+    if first is not None:
+        say("first_keys", user=first.user_secret)
+    home.follow_address(url)
 
 
 def _gateway(

@@ -9,18 +9,12 @@ from panal.core.errors import (
     ClientGone,
     EngineFailed,
     EngineRefused,
-    ModelNotFound,
-    ModelResting,
-    NodeError,
-    NotAllowed,
-    QueueFull,
 )
-from panal.core.nodes import Membership
 from panal.dispatch.dispatcher import Limits
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.protocol.messages import Event, TokenUsage, WireError
 from panal.scheduling.replicas import INHIBITED_S
-from tests.support.path import LIMIT_S, Path, text_event
+from tests.support.path import Path, text_event
 
 
 async def test_relays_an_answer_and_holds_its_last_bytes_back() -> None:
@@ -225,24 +219,6 @@ async def test_a_refused_resume_goes_on_at_the_next_node_and_repeats_nothing() -
     assert sink.data == b"one two"
 
 
-async def test_p06_a_client_that_leaves_the_queue_never_reaches_an_engine() -> None:
-    path = await Path().start(1)
-    path.nodes[0].beat(slots=1)
-    await path.settled()
-    busy, _ = path.begin()
-    node, run = await path.runner()
-    waiting, sink = path.begin()
-    await path.settled()
-    assert path.queue_lengths[-1] == 1
-    sink.leave()
-    with pytest.raises(ClientGone):
-        await waiting
-    assert path.queue_lengths[-1] == 0
-    node.finish(run)
-    await busy
-    assert node.runs.empty()
-
-
 async def test_p05_a_client_that_leaves_cancels_its_attempt() -> None:
     path = await Path().start(1)
     task, sink = path.begin()
@@ -258,94 +234,6 @@ async def test_p05_a_client_that_leaves_cancels_its_attempt() -> None:
     assert path.dispatcher.running == {}
 
 
-async def test_p13_a_resting_model_is_not_an_unknown_one() -> None:
-    path = await Path().start(1)
-    path.fleet.set_models(["m", "resting"])
-    for model, error in (("never", ModelNotFound), ("resting", ModelResting)):
-        task, _sink = path.begin(model=model)
-        with pytest.raises(error):
-            await task
-    path.clock.advance(2.0)
-    task, _sink = path.begin()
-    with pytest.raises(ModelResting) as resting:
-        await task
-    assert resting.value.retry_after_s
-
-
-async def test_a_late_heartbeat_delays_a_request_and_does_not_refuse_it() -> None:
-    path = await Path(stale_patience_s=LIMIT_S).start(1)
-    path.clock.advance(2.0)
-    task, sink = path.begin()
-    await path.settled()
-    assert path.queue_lengths[-1] == 1
-    path.nodes[0].beat()
-    node, run = await path.runner()
-    node.tell(run, "late")
-    node.finish(run)
-    await task
-    assert sink.data == b"late"
-
-
-async def test_a_request_does_not_wait_behind_those_for_another_model() -> None:
-    path = await Path().start(2)
-    busy, idle = path.nodes
-    busy.beat(slots=1)
-    idle.beat(model="other")
-    await path.settled()
-    first, _ = path.begin()
-    await busy.run()
-    waiting, _ = path.begin()
-    await path.settled()
-    other, _ = path.begin(model="other")
-    run = await idle.run()
-    idle.finish(run)
-    await other
-    for task in (first, waiting):
-        task.cancel()
-    await asyncio.gather(first, waiting, return_exceptions=True)
-
-
-async def test_data_goes_to_no_node_that_may_not_see_it() -> None:
-    path = await Path().start(2)
-    path.allowed = lambda request, replica: False
-    task, _sink = path.begin()
-    with pytest.raises(NotAllowed):
-        await task
-    assert all(node.runs.empty() for node in path.nodes)
-
-
-async def test_a_full_queue_answers_at_once() -> None:
-    path = await Path(queue_length_max=1).start(1)
-    path.nodes[0].beat(slots=1)
-    await path.settled()
-    running, _ = path.begin()
-    await path.runner()
-    waiting, _ = path.begin()
-    await path.settled()
-    refused, _ = path.begin()
-    with pytest.raises(QueueFull):
-        await refused
-    for task in (running, waiting):
-        task.cancel()
-    await asyncio.gather(running, waiting, return_exceptions=True)
-    assert path.queue_lengths[-1] == 0
-    assert len(path.books.finished) == 3
-
-
-async def test_a_cordoned_node_gets_no_new_work_but_ends_its_answer() -> None:
-    path = await Path().start(1)
-    task, sink = path.begin()
-    node, run = await path.runner()
-    path.fleet.set_facts([path.facts(node, membership=Membership.CORDONED)])
-    other, _ = path.begin()
-    with pytest.raises(ModelResting):
-        await other
-    node.tell(run, "goes on")
-    node.finish(run)
-    await task
-    assert sink.data == b"goes on"
-
-
 async def test_at_most_three_attempts() -> None:
     path = await Path().start(5)
     task, _sink = path.begin()
@@ -356,106 +244,6 @@ async def test_at_most_three_attempts() -> None:
     with pytest.raises(EngineFailed):
         await task
     assert all(node.runs.empty() for node in path.nodes)
-
-
-async def test_p21_a_silent_node_is_left_when_it_is_not_heard_of_any_more() -> None:
-    path = await Path().start(2)
-    task, sink = path.begin()
-    first, run = await path.runner()
-    first.tell(run, "a")
-    await path.settled()
-    second = next(node for node in path.nodes if node is not first)
-    for _ in range(12):
-        path.clock.advance(0.25)
-        second.beat()
-        await path.settled()
-        path.watch.look()
-    again = await second.run()
-    second.tell(again, "b")
-    second.finish(again)
-    await task
-    assert sink.data == b"ab"
-    first.beat()
-    first.tell(run, "late")
-    await path.settled()
-    assert sink.data == b"ab"
-
-
-async def test_a_slow_but_living_node_is_not_given_up() -> None:
-    path = await Path().start(2)
-    task, sink = path.begin()
-    node, run = await path.runner()
-    node.tell(run, "a")
-    for _ in range(60):
-        path.clock.advance(0.25)
-        path.beat_all()
-        await path.settled()
-        path.watch.look()
-    node.tell(run, "b")
-    node.finish(run)
-    await task
-    assert sink.data.replace(b": waiting\n", b"") == b"ab"
-
-
-async def test_a_slow_start_is_moved_only_to_a_node_that_takes_it() -> None:
-    path = await Path().start(2)
-    path.hedges.saved = 1.0
-    task, sink = path.begin()
-    node, run = await path.runner()
-    other = next(each for each in path.nodes if each is not node)
-    path.fleet.set_facts([path.facts(node), path.facts(other, membership=Membership.CORDONED)])
-    for _ in range(20):
-        path.clock.advance(0.25)
-        path.beat_all()
-        await path.settled()
-        path.watch.look()
-    assert path.dispatcher.running.keys() == {run.attempt}
-    path.fleet.set_facts([path.facts(node), path.facts(other)])
-    path.clock.advance(0.25)
-    path.beat_all()
-    await path.settled()
-    path.watch.look()
-    again = await other.run()
-    other.tell(again, "quick")
-    other.finish(again)
-    await task
-    assert sink.data == b"quick"
-
-
-async def test_p03_silence_is_filled_with_comments_that_are_no_events() -> None:
-    path = await Path().start(1)
-    task, sink = path.begin()
-    node, run = await path.runner()
-    for _ in range(45):
-        path.clock.advance(0.25)
-        path.beat_all()
-        await path.settled()
-        path.watch.look()
-    assert sink.data == b": waiting\n"
-    node.tell(run, "a")
-    node.finish(run)
-    await task
-
-
-async def test_p18_a_node_that_never_answers_is_left_at_the_limit() -> None:
-    path = await Path(limits=Limits(first_token_s_max=5.0, recovery_s_max=0.01)).start(2)
-    task, _sink = path.begin()
-    first, _run = await path.runner()
-    for _ in range(26):
-        path.clock.advance(0.25)
-        path.beat_all()
-        await path.settled()
-        path.watch.look()
-    second, _again = await path.runner()
-    assert second is not first
-    for _ in range(26):
-        path.clock.advance(0.25)
-        path.beat_all()
-        await path.settled()
-        path.watch.look()
-    with pytest.raises(NodeError, match="first_token") as timeout:
-        await task
-    assert timeout.value.code == "timeout"
 
 
 async def test_acknowledges_only_what_the_client_has_taken() -> None:

@@ -1,0 +1,110 @@
+"""What becomes of answers whose node says nothing."""
+
+import pytest
+
+from panal.core.errors import (
+    NodeError,
+)
+from panal.core.nodes import Membership
+from panal.dispatch.dispatcher import Limits
+from tests.support.path import Path
+
+
+async def test_p21_a_silent_node_is_left_when_it_is_not_heard_of_any_more() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    await path.settled()
+    second = next(node for node in path.nodes if node is not first)
+    for _ in range(12):
+        path.clock.advance(0.25)
+        second.beat()
+        await path.settled()
+        path.watch.look()
+    again = await second.run()
+    second.tell(again, "b")
+    second.finish(again)
+    await task
+    assert sink.data == b"ab"
+    first.beat()
+    first.tell(run, "late")
+    await path.settled()
+    assert sink.data == b"ab"
+
+
+async def test_a_slow_but_living_node_is_not_given_up() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    node.tell(run, "a")
+    for _ in range(60):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    node.tell(run, "b")
+    node.finish(run)
+    await task
+    assert sink.data.replace(b": waiting\n", b"") == b"ab"
+
+
+async def test_a_slow_start_is_moved_only_to_a_node_that_takes_it() -> None:
+    path = await Path().start(2)
+    path.hedges.saved = 1.0
+    task, sink = path.begin()
+    node, run = await path.runner()
+    other = next(each for each in path.nodes if each is not node)
+    path.fleet.set_facts([path.facts(node), path.facts(other, membership=Membership.CORDONED)])
+    for _ in range(20):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    assert path.dispatcher.running.keys() == {run.attempt}
+    path.fleet.set_facts([path.facts(node), path.facts(other)])
+    path.clock.advance(0.25)
+    path.beat_all()
+    await path.settled()
+    path.watch.look()
+    again = await other.run()
+    other.tell(again, "quick")
+    other.finish(again)
+    await task
+    assert sink.data == b"quick"
+
+
+async def test_p03_silence_is_filled_with_comments_that_are_no_events() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    for _ in range(45):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    assert sink.data == b": waiting\n"
+    node.tell(run, "a")
+    node.finish(run)
+    await task
+
+
+async def test_p18_a_node_that_never_answers_is_left_at_the_limit() -> None:
+    path = await Path(limits=Limits(first_token_s_max=5.0, recovery_s_max=0.01)).start(2)
+    task, _sink = path.begin()
+    first, _run = await path.runner()
+    for _ in range(26):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    second, _again = await path.runner()
+    assert second is not first
+    for _ in range(26):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    with pytest.raises(NodeError, match="first_token") as timeout:
+        await task
+    assert timeout.value.code == "timeout"

@@ -193,6 +193,24 @@ def test_p14_the_response_names_the_model_as_the_client_did(served: Served) -> N
         assert client.models.retrieve("echo").id == "echo"
 
 
+def test_p14_a_changed_right_holds_on_every_route_within_two_seconds(served: Served) -> None:
+    """A key that is made, limited and taken back, without any restart."""
+    made = served.admin().post("/api/v1/keys", {"name": "p14"})
+    bodies = {
+        "/v1/chat/completions": {"model": "echo", "messages": [{"role": "user", "content": "x"}]},
+        "/v1/completions": {"model": "echo", "prompt": "x"},
+        "/v1/embeddings": {"model": "echo", "input": "x"},
+    }
+
+    def answers(status: int) -> bool:
+        replies = [served.call("POST", path, body, key=made["secret"]) for path, body in bodies.items()]
+        return all(reply.status == status for reply in replies)
+
+    until(lambda: answers(200), 2.0, "a new key opens every route")
+    served.admin().delete(f"/api/v1/keys/{made['view']['id']}")
+    until(lambda: answers(401), 2.0, "a revoked key opens none")
+
+
 def test_p17_all_encodings_of_an_embedding_are_the_same_vector(served: Served) -> None:
     """The official client asks for base64 by default; the engine knows floats only."""
     texts = ["first", "zweiter ü"]

@@ -111,6 +111,26 @@ async def test_an_attempt_reaches_its_node_alone_with_its_parts_in_order(fleet: 
     assert fleet.heard_beta.messages == [Cancel(attempt="other.1", reason="test")]
 
 
+async def test_a_node_that_is_there_is_not_called_absent(fleet: Fleet) -> None:
+    fleet.one.probe(fleet.alpha.key)
+    fleet.one.cancel(fleet.alpha.key, Cancel(attempt="a.1", reason="after the probe"))
+    await fleet.heard_alpha.until(lambda: len(fleet.heard_alpha.messages) == 1)
+    nobody = NodeKey(SigningKey.create(KeyKind.USER, os.urandom).public)
+    fleet.one.probe(nobody)
+    await fleet.heard_one.until(lambda: bool(fleet.heard_one.absent))
+    assert fleet.heard_one.absent == [nobody]
+
+
+async def test_the_gateway_that_asked_hears_at_once_that_a_node_left(fleet: Fleet) -> None:
+    await fleet.alpha.close()
+    fleet.one.probe(fleet.alpha.key)
+    fleet.one.run(fleet.alpha.key, run_attempt())
+    await fleet.heard_one.until(lambda: len(fleet.heard_one.absent) == 2)
+    assert set(fleet.heard_one.absent) == {fleet.alpha.key}
+    assert fleet.heard_two.absent == []
+    assert fleet.one.bad_messages == 0
+
+
 async def test_acknowledgements_and_cancels_arrive_in_the_order_of_sending(fleet: Fleet) -> None:
     sent = [Acknowledge(attempt="a.1", data_bytes=size) for size in range(200)]
     for acknowledgement in sent:

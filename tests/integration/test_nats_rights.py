@@ -60,6 +60,8 @@ FORBIDDEN_TO_PUBLISH = [
     "$JS.API.STREAM.CREATE.x",
     "_INBOX.x",
     "anything",
+    "panal.absent.gw_one.{other}",
+    "panal.down.{other}.probe",
 ]
 
 
@@ -82,6 +84,8 @@ FORBIDDEN_TO_HEAR = [
     "panal.up.*.frames.gw_one",
     "panal.up.*.heartbeat",
     "panal.fleet.changed",
+    "panal.absent.gw_one.{other}",
+    "panal.absent.>",
     "panal.>",
     "_INBOX.>",
     "$SYS.>",

@@ -234,6 +234,7 @@ class Path:
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)
         self.nodes: list[ScriptedNode] = []
         self._requests = 0
+        self.steady = True
         self.allowed: Callable[[InferenceRequest, ReplicaView], bool] = lambda request, replica: True
 
     def _allowed(self, request: InferenceRequest, replica: ReplicaView) -> bool:
@@ -269,6 +270,10 @@ class Path:
 
     def on_heartbeat(self, key: NodeKey, heartbeat: Heartbeat) -> None:
         self.fleet.heard(key, heartbeat)
+
+    def on_absent(self, key: NodeKey) -> None:
+        self.fleet.absent(key)
+        self.dispatcher.on_absent(key, steady=self.steady)
 
     def on_fleet_changed(self) -> None: ...
 

@@ -48,6 +48,7 @@ class GatewayRecorder(Recorder):
         super().__init__()
         self.frames: list[tuple[NodeKey, Frame]] = []
         self.frame_messages: list[int] = []
+        self.absent: list[NodeKey] = []
         self.heartbeats: list[tuple[NodeKey, Heartbeat]] = []
         self.fleet_changes = 0
 
@@ -58,6 +59,10 @@ class GatewayRecorder(Recorder):
 
     def on_heartbeat(self, key: NodeKey, heartbeat: Heartbeat) -> None:
         self.heartbeats.append((key, heartbeat))
+        self.noted()
+
+    def on_absent(self, key: NodeKey) -> None:
+        self.absent.append(key)
         self.noted()
 
     def on_fleet_changed(self) -> None:

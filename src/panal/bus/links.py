@@ -5,6 +5,9 @@ from typing import Protocol
 from panal.bus.nats_client import LinkEvents
 from panal.bus.nats_parser import Handler
 
+NOBODY_HEARS = b"NATS/1.0 503"
+"""Beginning of what the server answers to a message that nobody hears."""
+
 
 class Link(Protocol):
     """A connection that publishes at once and calls handlers directly (see seam.py for the promises)."""
@@ -14,8 +17,12 @@ class Link(Protocol):
 
     def subscribe(self, subject: str, handler: Handler) -> bytes: ...
 
-    def publish(self, subject: bytes, payload: bytes) -> None:
-        """Raises BusError when it cannot be buffered."""
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        """Raises BusError when it cannot be buffered.
+
+        ``reply``: a subject of this link that hears NOBODY_HEARS if no link has a subscription for
+        ``subject``.
+        """
         ...
 
     async def start(self, events: LinkEvents, timeout_s: float) -> None:

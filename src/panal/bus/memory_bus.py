@@ -7,6 +7,7 @@ A cut side hears that its connection is gone and can neither send nor hear until
 import asyncio
 from collections.abc import Callable
 
+from panal.bus.links import NOBODY_HEARS
 from panal.bus.nats_client import LinkEvents
 from panal.bus.nats_parser import Handler
 from panal.bus.sides import ControllerSide, GatewaySide, NodeSide
@@ -84,16 +85,16 @@ class MemoryBroker:
     def remove(self, link: "_MemoryLink") -> None:
         self._links.remove(link)
 
-    def carry(self, subject: bytes, payload: bytes) -> None:
+    def carry(self, subject: bytes, payload: bytes, sender: "_MemoryLink", reply: bytes) -> None:
         if any(loss(subject.decode(), payload) for loss in self._losses):
             self.lost += 1
             return
-        asyncio.get_running_loop().call_soon(self._deliver, subject, payload)
+        asyncio.get_running_loop().call_soon(self._deliver, subject, payload, sender, reply)
 
-    def _deliver(self, subject: bytes, payload: bytes) -> None:
-        for link in list(self._links):
-            if link.side not in self._cut:
-                link.receive(subject, payload)
+    def _deliver(self, subject: bytes, payload: bytes, sender: "_MemoryLink", reply: bytes) -> None:
+        heard = [link.receive(subject, payload) for link in list(self._links) if link.side not in self._cut]
+        if reply and not any(heard) and sender.connected:
+            sender.receive(reply, NOBODY_HEARS)
 
     def _tell(self, side: str, *, connected: bool) -> None:
         for link in [link for link in self._links if link.side == side]:
@@ -117,10 +118,10 @@ class _MemoryLink:
         self._subscriptions.append((subject.encode().split(b"."), handler))
         return str(len(self._subscriptions)).encode()
 
-    def publish(self, subject: bytes, payload: bytes) -> None:
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
         if not self.connected:
             raise BusError("The bus is not connected.")
-        self._broker.carry(subject, payload)
+        self._broker.carry(subject, payload, self, reply)
 
     async def start(self, events: LinkEvents, timeout_s: float) -> None:
         if self._broker.is_cut(self.side):
@@ -138,11 +139,15 @@ class _MemoryLink:
             self._events = None
             self._broker.remove(self)
 
-    def receive(self, subject: bytes, payload: bytes) -> None:
+    def receive(self, subject: bytes, payload: bytes) -> bool:
+        """Whether some subscription of this link heard it."""
         words = subject.split(b".")
+        heard = False
         for pattern, handler in self._subscriptions:
             if self._events is not None and _matches(pattern, words):
+                heard = True
                 handler(subject, payload)
+        return heard
 
     def tell(self, connected: bool) -> None:
         if self._events is not None:

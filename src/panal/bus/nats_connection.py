@@ -262,7 +262,8 @@ class NatsConnection(asyncio.Protocol):
             "verbose": False,
             "pedantic": False,
             "tls_required": self._encrypted,
-            "headers": False,
+            "headers": True,  # without them no server says that nobody hears a message
+            "no_responders": True,
             "echo": False,
             "protocol": 1,
             "lang": "panal",

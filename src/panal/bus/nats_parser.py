@@ -6,7 +6,10 @@ from typing import Protocol
 from panal.core.errors import ProtocolError
 
 Handler = Callable[[bytes, bytes], None]
-"""Takes subject and payload of one message. Must not block and not raise."""
+"""Takes subject and payload of one message. Must not block and not raise.
+
+A message with headers, which among us only the server itself sends, has them before its payload.
+"""
 
 PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
 """Beyond this the stream is taken for damaged; what panal accepts is decided by protocol.codec."""
@@ -53,14 +56,14 @@ class Parser:
             if line_end < 0:
                 self._keep(data, position, end + 1)
                 return
-            if not data.startswith(b"MSG ", position):
+            if not data.startswith((b"MSG ", b"HMSG "), position):
                 self._control(data[position:line_end])
                 position = line_end + 2
                 continue
-            words = data[position + 4 : line_end].split()
+            words = data[position:line_end].split()
             start = line_end + 2
             try:
-                subject, sid, stop = words[0], words[1], start + int(words[-1])
+                subject, sid, stop = words[1], words[2], start + int(words[-1])
             except (IndexError, ValueError):
                 raise ProtocolError("the server sent a MSG line that is none") from None
             if not start <= stop <= start + PAYLOAD_BYTES_MAX:

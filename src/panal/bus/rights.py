@@ -28,10 +28,15 @@ def template(role: BusRole) -> dict[str, Any]:
     if role is BusRole.NODE:
         return _template([f"panal.up.{_OWN_KEY}.>"], [f"panal.down.{_OWN_KEY}.>"], subscriptions=16)
     if role is BusRole.GATEWAY:
-        verbs = (subjects.RUN, subjects.PART, subjects.ACKNOWLEDGE, subjects.CANCEL)
+        verbs = (subjects.RUN, subjects.PART, subjects.ACKNOWLEDGE, subjects.CANCEL, subjects.PROBE)
         return _template(
             [f"panal.down.*.{verb}" for verb in verbs],
-            [f"panal.up.*.frames.{_OWN_NAME}", subjects.ALL_HEARTBEATS, subjects.FLEET_CHANGED],
+            [
+                f"panal.up.*.frames.{_OWN_NAME}",
+                f"panal.absent.{_OWN_NAME}.*",
+                subjects.ALL_HEARTBEATS,
+                subjects.FLEET_CHANGED,
+            ],
             subscriptions=16,
         )
     return _template(

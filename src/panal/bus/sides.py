@@ -6,10 +6,10 @@ A message that is not the protocol is counted and logged without its content; it
 import logging
 from collections.abc import Callable, Sequence
 
-from panal.bus.links import Link, LinkPair
+from panal.bus.links import NOBODY_HEARS, Link, LinkPair
 from panal.bus.nats_parser import Handler
 from panal.bus.seam import ControllerHandlers, GatewayHandlers, NodeHandlers
-from panal.core.errors import ProtocolError
+from panal.core.errors import BusError, ProtocolError
 from panal.core.ids import GatewayId, NodeKey
 from panal.protocol import subjects
 from panal.protocol.codec import Decoder, M, encode
@@ -83,6 +83,7 @@ class GatewaySide:
         self._links = LinkPair(data, news)
         self._publish = data.publish
         self._subjects = _DownSubjects()
+        self._absent_subjects: dict[NodeKey, bytes] = {}
         self._handlers: GatewayHandlers | None = None
         self._bad = BadMessages()
 
@@ -101,13 +102,14 @@ class GatewaySide:
             subjects.frames_for(self.gateway),
             _from_node(Frames, lambda key, message: on_frames(key, message.frames), self._bad),
         )
+        self._links.data.subscribe(subjects.absent_for(self.gateway), self._on_status)
         news = self._links.news
         news.subscribe(subjects.ALL_HEARTBEATS, _from_node(Heartbeat, handlers.on_heartbeat, self._bad))
         news.subscribe(subjects.FLEET_CHANGED, lambda _subject, _payload: handlers.on_fleet_changed())
         await self._links.start(self, START_TIMEOUT_S)
 
     def run(self, key: NodeKey, attempt: RunAttempt, parts: Sequence[BodyPart] = ()) -> None:
-        self._publish(self._subjects.get(key, subjects.RUN), encode(attempt))
+        self._publish(self._subjects.get(key, subjects.RUN), encode(attempt), self._absent_subject(key))
         for part in parts:
             self._publish(self._subjects.get(key, subjects.PART), encode(part))
 
@@ -117,12 +119,38 @@ class GatewaySide:
     def cancel(self, key: NodeKey, cancel: Cancel) -> None:
         self._publish(self._subjects.get(key, subjects.CANCEL), encode(cancel))
 
+    def probe(self, key: NodeKey) -> None:
+        try:
+            self._publish(self._subjects.get(key, subjects.PROBE), b"", self._absent_subject(key))
+        except BusError:
+            return  # nothing can be known now; silence is watched beside this
+
     async def close(self) -> None:
         await self._links.close()
 
     def on_connection(self, connected: bool) -> None:
         assert self._handlers is not None
         self._handlers.on_connection(connected)
+
+    def _absent_subject(self, key: NodeKey) -> bytes:
+        subject = self._absent_subjects.get(key)
+        if subject is None:
+            if len(self._absent_subjects) >= _KEYS_MAX:
+                self._absent_subjects.clear()
+            subject = self._absent_subjects[key] = subjects.absent(key, self.gateway).encode()
+        return subject
+
+    def _on_status(self, subject: bytes, payload: bytes) -> None:
+        assert self._handlers is not None
+        if not payload.startswith(NOBODY_HEARS):
+            self._bad.add(subject, len(payload))
+            return
+        try:
+            key = subjects.absent_key_of(subject.decode("ascii"))
+        except (ProtocolError, UnicodeDecodeError):
+            self._bad.add(subject, len(payload))
+            return
+        self._handlers.on_absent(key)
 
     def on_refused(self, reason: str) -> None:
         _log.error("the bus refuses the gateway %s: %s", self.gateway, reason)

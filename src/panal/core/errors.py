@@ -151,6 +151,12 @@ class NodeRefused(NodeError):
     code = "node_refused"
 
 
+class NodeAbsent(NodeRefused):
+    """Nobody heard the attempt, or nothing of it was answered when its node left the bus."""
+
+    code = "node_absent"
+
+
 class EngineFailed(NodeError):
     """The engine crashed, hung up or answered 5xx."""
 

@@ -5,7 +5,7 @@ attempt = one try           -> bus, node; frames arrive in dispatch/answer.py
 step    = what next         -> scheduling/continuation.py
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from panal.core.errors import (
     CapacityError,
     EngineFailed,
     FrameGap,
+    NodeAbsent,
     NodeLost,
     NodeRefused,
     PanalError,
@@ -146,6 +147,28 @@ class Dispatcher:
             if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
                 answer.on_frame(frame)
 
+    def on_absent(self, key: NodeKey, *, steady: bool) -> None:
+        """The bus says that nobody hears this node: its attempts go elsewhere, without waiting for silence.
+
+        What the node has not answered yet it may never have heard: that is as good as a refusal. An answer
+        that was begun moves only if another replica takes it now, and only while the gateway's own
+        connection is ``steady``: after a break of the bus all come back one by one, and go on.
+        """
+        for answer in list(self.running.values()):
+            attempt = answer.attempt
+            if attempt is None or attempt.choice.replica.key != key:
+                continue
+            name = attempt.choice.replica.node_name
+            if attempt.progress_s is None:
+                answer.end(NodeAbsent(f"The node {name} is not on the bus."))
+            elif steady and self.could_move(answer, attempt):
+                answer.end(NodeLost(f"The node {name} is not on the bus any more."))
+
+    def probe(self, keys: Iterable[NodeKey]) -> None:
+        """Ask the bus for nodes that should have said something."""
+        for key in keys:
+            self._bus.probe(key)
+
     def could_move(self, answer: Answer, attempt: Attempt) -> bool:
         """Whether another replica would take the request over this instant."""
         excluded = frozenset({attempt.choice.replica.replica_id})
@@ -173,9 +196,10 @@ class Dispatcher:
                     raise error
                 case TryAgain():
                     answer.start_over()
-                    need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
                 case GoOn():
-                    need = replace(need, excluded=need.excluded | {choice.replica.replica_id}, twin=twin)
+                    need = replace(need, twin=twin)
+            if not isinstance(failure, NodeAbsent):
+                need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
             try:
                 choice = await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:

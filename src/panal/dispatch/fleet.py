@@ -5,7 +5,7 @@ the store says otherwise. Records are replaced singly; nothing here is recompute
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
@@ -123,6 +123,14 @@ class Fleet:
         seen.heartbeat, seen.heard_s = heartbeat, now_s
         self._rebuild(key, seen)
         self.on_change()
+
+    def absent(self, key: NodeKey) -> None:
+        """The node is not on the bus: count it as silent, and let a new instance of it in at once."""
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.heard_s = min(seen.heard_s, self._clock.monotonic_seconds() - INCUMBENT_S)
+            for replica_id in seen.replicas:
+                self._put(replace(self._views[replica_id], reported_s=seen.heard_s))
 
     def forget_lost(self) -> None:
         """Drop the records of nodes that were silent for LOST_AFTER_S. Call it each second or so."""

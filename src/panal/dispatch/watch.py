@@ -1,7 +1,8 @@
 """Looks at all running answers four times a second: silence, deadlines, slow readers, keep-alives.
 
 One task for all of them, so that a chunk never touches a timer. An attempt is given up when its node
-or engine is known to be gone and nothing came for a while - not merely because it is slow.
+or engine is known to be gone and nothing came for a while - not merely because it is slow. Nodes that
+are quiet are probed: the bus says within a round trip if nobody is there.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from panal.core.clock import Clock
 from panal.core.errors import AttemptTimeout, ClientGone, EngineFailed, NodeLost, PanalError
+from panal.core.ids import NodeKey
 from panal.dispatch.answer import Answer, Attempt
 from panal.dispatch.dispatcher import PREDICTED_FIRST_TOKEN, Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
@@ -63,6 +65,7 @@ class Watch:
         """One look at everything."""
         now_s = self._clock.monotonic_seconds()
         self._fleet.forget_lost()
+        quiet: set[NodeKey] = set()
         for answer in list(self._dispatcher.running.values()):
             attempt = answer.attempt
             if attempt is None:
@@ -78,11 +81,16 @@ class Watch:
                 failure = self._failure(answer, attempt, now_s)
                 if failure is not None:
                     answer.end(failure)
-                else:
-                    self._keep_alive(answer, attempt, now_s)
+                    continue
+                self._keep_alive(answer, attempt, now_s)
+                if now_s - (attempt.progress_s or attempt.opened_s) >= LOOK_EACH_S:
+                    quiet.add(attempt.choice.replica.key)
+        self._dispatcher.probe(quiet)
 
     def _failure(self, answer: Answer, attempt: Attempt, now_s: float) -> PanalError | None:
         """Why this attempt is to be given up now, or None."""
+        if self._restarted(attempt):
+            return NodeLost(f"The node {attempt.choice.replica.node_name} was started anew.")
         if attempt.progress_s is None:
             return self._failure_before_first(answer, attempt, now_s - attempt.opened_s)
         silent_s = now_s - max(attempt.progress_s, self._drained_s(answer, now_s))
@@ -116,11 +124,17 @@ class Watch:
         if not self._fleet.fresh(replica.key):
             return NodeLost(f"The node {replica.node_name} is not heard of any more.")
         view = self._fleet.view(replica.replica_id)
-        if view is None or view.instance != replica.instance:
+        if view is None:
             return NodeLost(f"The node {replica.node_name} no longer serves this model.")
         if not view.healthy:
             return EngineFailed(f"The engine on {replica.node_name} does not answer.")
         return None
+
+    def _restarted(self, attempt: Attempt) -> bool:
+        """Whether another instance of the node's agent took the place of the one that had the attempt."""
+        replica = attempt.choice.replica
+        view = self._fleet.view(replica.replica_id)
+        return view is not None and view.instance != replica.instance
 
     def _drained_s(self, answer: Answer, now_s: float) -> float:
         """While the client's buffer is full, the node has no reason to send."""

@@ -38,6 +38,7 @@ SHAPES: dict[type[PanalError], Shape] = {
     errors.NodeLost: Shape(502, "server_error"),
     errors.NodeLeaving: Shape(503, "server_error"),
     errors.NodeRefused: Shape(503, "server_error"),
+    errors.NodeAbsent: Shape(503, "server_error"),
     errors.EngineFailed: Shape(502, "server_error"),
     errors.FrameGap: Shape(502, "server_error"),
     errors.AttemptTimeout: Shape(504, "timeout_error"),

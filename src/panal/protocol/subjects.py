@@ -12,6 +12,8 @@ _KEY = re.compile(r"U[A-Z2-7]{55}")
 _TOKEN = re.compile(r"[a-z0-9_]{1,64}")
 
 RUN, PART, ACKNOWLEDGE, CANCEL, INSTRUCT = "run", "part", "ack", "cancel", "instruct"
+PROBE = "probe"
+"""To a node that may be gone. Nodes ignore it: what counts is the server's word that nobody hears it."""
 
 ALL_HEARTBEATS = "panal.up.*.heartbeat"
 ALL_REPORTS = "panal.up.*.report"
@@ -38,6 +40,15 @@ def frames_for(gateway: GatewayId) -> str:
     return f"panal.up.*.frames.{checked_token(gateway)}"
 
 
+def absent(key: NodeKey, gateway: GatewayId) -> str:
+    """Where the server tells that gateway that nobody hears what it sent to that node."""
+    return f"panal.absent.{checked_token(gateway)}.{checked_key(key)}"
+
+
+def absent_for(gateway: GatewayId) -> str:
+    return f"panal.absent.{checked_token(gateway)}.*"
+
+
 def heartbeat(key: NodeKey) -> str:
     return f"panal.up.{checked_key(key)}.heartbeat"
 
@@ -52,6 +63,11 @@ def key_of(subject: str) -> NodeKey:
     if len(parts) < 4:
         raise ProtocolError("a subject without a node key")
     return NodeKey(parts[2])
+
+
+def absent_key_of(subject: str) -> NodeKey:
+    """The node key at the end of an ``absent`` subject. Raises ProtocolError."""
+    return checked_key(NodeKey(subject.rpartition(".")[2]))
 
 
 def checked_key(key: NodeKey) -> NodeKey:

@@ -88,7 +88,8 @@ async def test_it_greets_with_its_credential_and_a_signature_of_the_nonce() -> N
     options = json.loads(line.removeprefix(b"CONNECT "))
     assert options["jwt"] == "credential"
     assert options["sig"] == "c2lnbmVkIGFiYw"
-    assert options["echo"] is options["verbose"] is options["headers"] is False
+    assert options["echo"] is options["verbose"] is False
+    assert options["headers"] is options["no_responders"] is True
     assert (ping, rest) == (b"PING", b"")
 
 

@@ -33,6 +33,99 @@ async def test_p21_a_silent_node_is_left_when_it_is_not_heard_of_any_more() -> N
     assert sink.data == b"ab"
 
 
+async def test_a_node_that_left_the_bus_is_left_at_the_next_look_and_not_after_silence() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    await path.settled()
+    second = next(node for node in path.nodes if node is not first)
+    path.broker.cut(first.key)
+    path.clock.advance(0.25)
+    second.beat()
+    await path.settled()
+    path.watch.look()
+    again = await second.run()
+    assert again.emitted is not None and again.emitted.text == "a"
+    second.tell(again, "b")
+    second.finish(again)
+    await task
+    assert sink.data == b"ab"
+
+
+async def test_a_lone_node_that_left_the_bus_for_a_moment_goes_on_with_its_answer() -> None:
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    node.tell(run, "a")
+    await path.settled()
+    path.broker.cut(node.key)
+    for _ in range(2):
+        path.clock.advance(0.25)
+        path.watch.look()
+        await path.settled()
+    path.broker.restore(node.key)
+    node.tell(run, "b")
+    node.finish(run)
+    await task
+    assert sink.data == b"ab"
+
+
+async def test_after_a_break_of_the_bus_a_node_that_is_not_back_yet_is_not_given_up() -> None:
+    path = await Path().start(2)
+    path.steady = False
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    await path.settled()
+    path.broker.cut(first.key)
+    path.clock.advance(0.25)
+    path.watch.look()
+    await path.settled()
+    path.broker.restore(first.key)
+    first.tell(run, "b")
+    first.finish(run)
+    await task
+    assert sink.data == b"ab"
+
+
+async def test_an_attempt_that_nobody_heard_costs_nothing_and_its_node_may_be_tried_again() -> None:
+    path = await Path(stale_patience_s=5.0).start(1)
+    node = path.nodes[0]
+    path.broker.cut(node.key)
+    task, sink = path.begin()
+    await path.settled()
+    path.broker.restore(node.key)
+    node.beat()
+    run = await node.run()
+    node.tell(run, "a")
+    node.finish(run)
+    await task
+    assert sink.data == b"a"
+    assert [log.outcome for log in path.books.finished[0].attempts] == ["refused", "complete"]
+
+
+async def test_a_node_that_was_started_anew_is_left_at_once() -> None:
+    path = await Path().start(2)
+    task, _sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    await path.settled()
+    path.broker.cut(first.key)
+    path.clock.advance(0.25)
+    path.fleet.absent(first.key)
+    path.broker.restore(first.key)
+    first.instance = "ins_new"
+    path.beat_all()
+    await path.settled()
+    path.watch.look()
+    second, again = await path.runner()
+    second.tell(again, "b")
+    second.finish(again)
+    await task
+    assert path.fleet.fresh(first.key)
+
+
 async def test_a_slow_but_living_node_is_not_given_up() -> None:
     path = await Path().start(2)
     task, sink = path.begin()

@@ -61,8 +61,8 @@ def test_every_command_is_in_a_document(path: tuple[str, ...]) -> None:
     if len(path) == 1:
         assert re.search(rf"panal {path[0]}\b", TEXT), path
     else:
-        noun, verb = path
-        lines = [line for line in TEXT.splitlines() if re.search(rf"panal {noun}\b", line)]
+        *nouns, verb = path
+        lines = [line for line in TEXT.splitlines() if re.search(rf"panal {' '.join(nouns)}\b", line)]
         assert any(re.search(rf"\b{verb}\b", line) for line in lines), path
 
 

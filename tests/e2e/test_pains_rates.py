@@ -1,6 +1,5 @@
 """Limits as the official client meets them, on one gateway process and on two."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,8 @@ import openai
 import pytest
 
 from tests.support.asking import say
-from tests.support.installation import Program, free_ports, until
+from tests.support.installation import until
+from tests.support.second_gateway import second_gateway
 from tests.support.served import Served
 
 IN_FORCE_S_MAX = 10.0
@@ -19,35 +19,8 @@ IN_FORCE_S_MAX = 10.0
 @pytest.fixture(scope="module")
 def second_port(served: Served) -> Iterator[int]:
     """Another gateway process on the same store and bus, with a home of its own; gives its port."""
-    first = served.installation
-    home = first.home.parent / "other-gateway"
-    shutil.copytree(first.home, home, ignore=shutil.ignore_patterns("panal.db*", "spool", "logs", "agent"))
-    http, https = free_ports(2)
-    program = Program(
-        ["gateway", "--home", str(home)],
-        first.environment
-        | {
-            "PANAL_HOME": str(home),
-            "PANAL_GATEWAY__HTTP_PORT": str(http),
-            "PANAL_GATEWAY__HTTPS_PORT": str(https),
-            "PANAL_GATEWAY__STORE_URL": f"sqlite:///{first.home / 'panal.db'}",
-        },
-    )
-    try:
-        until(lambda: '"ready"' in program.output, 30.0, "the second gateway is ready")
-        with served.client(port=http) as client:
-            until(lambda: answers(client), 30.0, "the second gateway answers")
-        yield http
-    finally:
-        program.kill()
-
-
-def answers(client: openai.OpenAI) -> bool:
-    try:
-        client.chat.completions.create(**say("there?"))
-    except openai.APIStatusError:
-        return False
-    return True
+    with second_gateway(served) as port:
+        yield port
 
 
 def new_key(served: Served, **limits: int) -> tuple[str, str]:

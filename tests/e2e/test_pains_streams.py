@@ -182,8 +182,7 @@ def test_p12_letters_survive_being_cut_anywhere(served: Served, crlf: bool) -> N
 
 
 def test_p14_the_response_names_the_model_as_the_client_did(served: Served) -> None:
-    """On every route, streamed or not. Aliases, and rules that change while they are used, do not exist yet:
-    renaming, removal, and two gateway processes are left to the work on models and policy."""
+    """On every route, streamed or not; aliases and two gateway processes are in test_pains_names.py."""
     with served.client() as client:
         assert client.chat.completions.create(**say("x")).model == "echo"
         assert client.completions.create(model="echo", prompt="x").model == "echo"

@@ -95,10 +95,11 @@ class Served:
         *,
         key: str | None = "",
         headers: dict[str, str] | None = None,
+        port: int = 0,
     ) -> Reply:
         """One plain HTTP exchange. ``key`` "" is the first user's, None sends none."""
         connection = http.client.HTTPConnection(
-            "127.0.0.1", self.installation.http_port, timeout=CLIENT_S_MAX
+            "127.0.0.1", port or self.installation.http_port, timeout=CLIENT_S_MAX
         )
         given = {"content-type": "application/json", **(headers or {})}
         if key is not None:

@@ -1,16 +1,15 @@
 """Commands of administration: nouns with verbs, each a client of /api/v1."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from panal.cli.access import api_of
 from panal.cli.api_client import segment
 from panal.cli.durations import duration_s
 from panal.cli.output import show_fields, show_json, show_rows
+from panal.core.errors import BadRequest
 
 HomeOption = Annotated[Path | None, typer.Option("--home", help="Folder of the installation")]
 UrlOption = Annotated[str, typer.Option("--url", help="Gateway, where it is not on this machine")]
@@ -21,7 +20,6 @@ Reason = Annotated[str, typer.Option(help="Why; shown to whoever looks")]
 tokens = typer.Typer(no_args_is_help=True, help="Join tokens: what lets a machine in")
 nodes = typer.Typer(no_args_is_help=True, help="Machines that serve")
 keys = typer.Typer(no_args_is_help=True, help="API keys")
-models = typer.Typer(no_args_is_help=True, help="Models that are or were served")
 usage = typer.Typer(no_args_is_help=True, help="Who used what")
 audit = typer.Typer(no_args_is_help=True, help="Who changed what")
 
@@ -161,6 +159,7 @@ def keys_create(
     residency: Annotated[list[str] | None, typer.Option(help="Country where it may be handled")] = None,
     expires: Annotated[str, typer.Option(help="Life, such as 90d; empty: no end")] = "",
     principal: Annotated[str, typer.Option(help="Make it for a new principal of this name")] = "",
+    model: Annotated[list[str] | None, typer.Option(help="Model or alias that it may use; none: all")] = None,
     home: HomeOption = None,
     url: UrlOption = "",
     as_json: JsonOption = False,
@@ -171,6 +170,8 @@ def keys_create(
         body["data_class"] = data_class
     if residency:
         body["residency"] = residency
+    if model:
+        body["models"] = model
     if expires:
         body["life_s"] = round(duration_s(expires))
     made = api_of(home, url).post("/api/v1/keys", body)
@@ -183,8 +184,24 @@ def keys_create(
 @keys.command("list")
 def keys_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
     """All keys, without their secrets."""
-    columns = ("id", "name", "shown", "state", "role", "data_class", "residency", "limits")
+    columns = ("id", "name", "shown", "state", "role", "data_class", "residency", "models", "limits")
     show_rows(api_of(home, url).every("/api/v1/keys"), columns, as_json=as_json, empty="No keys.")
+
+
+@keys.command("models")
+def keys_models(
+    name: Name,
+    model: Annotated[list[str] | None, typer.Option(help="Model or alias that it may use")] = None,
+    every: Annotated[bool, typer.Option("--all", help="It may use all models")] = False,
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Restrict a key to these names and no others; in force within two seconds."""
+    if every == bool(model):
+        raise BadRequest("Name the models with --model, once for each, or give --all.")
+    body = {"models": [] if every else model}
+    show_fields(api_of(home, url).call("PUT", f"/api/v1/keys/{segment(name)}/models", body), as_json=as_json)
 
 
 @keys.command("revoke")
@@ -193,31 +210,6 @@ def keys_revoke(
 ) -> None:
     """The key is good for nothing within two seconds."""
     show_fields(api_of(home, url).delete(f"/api/v1/keys/{segment(name)}"), as_json=as_json)
-
-
-@models.command("list")
-def models_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
-    """Models, and whether a node serves them now."""
-    fleet = api_of(home, url).get("/api/v1/fleet")
-    serving: dict[str, list[str]] = {name: [] for name in fleet["models"]}
-    for node in fleet["nodes"]:
-        for replica in node["replicas"]:
-            if node["liveness"] == "live" and replica["healthy"]:
-                serving.setdefault(replica["model"], []).append(node["name"])
-    rows = [{"model": name, "nodes": where} for name, where in sorted(serving.items())]
-    show_rows(rows, ("model", "nodes"), as_json=as_json, empty="No models yet.")
-
-
-@models.command("fetch")
-def models_fetch(as_json: JsonOption = False) -> None:
-    """Put the default model into the cache, so that a later start needs no network."""
-    from panal.cli.model_cache import ensure_model
-
-    path = ensure_model(os.environ, Console(stderr=True))
-    if as_json:
-        show_json({"path": str(path)})
-    else:
-        print(path)
 
 
 @usage.command("list")

@@ -41,6 +41,7 @@ from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet
 from panal.dispatch.limiter import Limiter
+from panal.dispatch.names import ServedNames
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
@@ -214,7 +215,13 @@ class GatewayProgram:
             *admin_endpoints(Management(means), gateway),
         ]
         inference = Inference(
-            gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
+            gateway.dispatcher,
+            directory,
+            ids,
+            clock,
+            settings.gateway.total_s_max,
+            gateway.limiter,
+            gateway.names.model_of,
         )
         app = App(inference, build(endpoints, directory, ids), ids)
         limits = _http_limits(settings)
@@ -316,6 +323,7 @@ def _gateway(
         store,
         directory,
         fleet,
+        ServedNames(store, fleet, clock),
         bookings,
         dispatcher,
         watch,

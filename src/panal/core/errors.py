@@ -2,7 +2,8 @@
 
     PanalError
      ├ CallerError        the caller must change something; never retried, never a node's fault
-     │   ├ BadRequest · NotAuthenticated · NotAllowed · NotFound · ModelNotFound · TooLarge · Conflict
+     │   ├ BadRequest · NotAuthenticated · NotAllowed · NotFound · TooLarge · Conflict
+     │   ├ ModelNotFound · ModelNotAllowed
      │   └ EngineRefused  the engine's own 4xx, passed on with its body
      ├ CapacityError      try again later
      │   ├ QueueFull · QueueDeadline · ModelResting · RateLimited
@@ -70,6 +71,12 @@ class ModelNotFound(CallerError):
     """No model of that name is known here."""
 
     code = "model_not_found"
+
+
+class ModelNotAllowed(CallerError):
+    """There is a model of that name, but the caller's key may not use it."""
+
+    code = "model_not_allowed"
 
 
 class TooLarge(CallerError):

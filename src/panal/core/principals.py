@@ -20,7 +20,8 @@ class Principal:
     """A caller, as identity found it.
 
     ``data_class`` is the class of what this caller sends unless a request raises it;
-    ``residency`` the countries where it may be handled (empty: anywhere the operator has nodes).
+    ``residency`` the countries where it may be handled (empty: anywhere the operator has nodes);
+    ``models`` the keys (``core.names.name_key``) of the names that it may use (empty: all).
     """
 
     principal_id: PrincipalId
@@ -30,3 +31,4 @@ class Principal:
     key_id: ApiKeyId
     data_class: DataClass = DataClass.INTERNAL
     residency: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from panal.core.clock import Clock
 from panal.core.ids import ApiKeyId, JoinTokenId, NodeId, NodeKey, PrincipalId, ProjectId, TenantId
+from panal.core.names import name_key
 from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.principals import Principal, Role
 
@@ -19,7 +20,10 @@ def utc_us(clock: Clock) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyRecord:
-    """An API key without its secret. ``digest`` is SHA-256 of pepper and key; ``shown`` is its beginning."""
+    """An API key without its secret. ``digest`` is SHA-256 of pepper and key; ``shown`` is its beginning.
+
+    ``models``: the names that it may use, as they were written; empty: all.
+    """
 
     key_id: ApiKeyId
     tenant_id: TenantId
@@ -35,6 +39,7 @@ class ApiKeyRecord:
     expires_utc_us: int | None = None
     revoked_utc_us: int | None = None
     last_used_utc_us: int | None = None
+    models: frozenset[str] = frozenset()
 
     def principal(self) -> Principal:
         """Who calls with this key."""
@@ -46,7 +51,25 @@ class ApiKeyRecord:
             key_id=self.key_id,
             data_class=self.data_class,
             residency=self.residency,
+            models=frozenset(map(name_key, self.models)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRecord:
+    """Another name for a model. ``name`` as it was written; ``model`` is the model's own name."""
+
+    tenant_id: TenantId
+    project_id: ProjectId
+    name: str
+    model: str
+    created_utc_us: int
+    changed_utc_us: int
+
+    @property
+    def key(self) -> str:
+        """What the name is compared by."""
+        return name_key(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
 
     ``resumable`` is False where a cut answer cannot be continued (see docs/resume.md): such a
     request is restarted unseen or ends with an error. ``max_tokens`` None means the engine's limit.
+    ``model`` is the name that the client used, as it wrote it; it is what the client is told.
     """
 
     request_id: RequestId
@@ -60,3 +61,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     resumable: bool = True
     show_nodes: bool = False
     """Whether the stream carries comments that name the node which speaks."""
+    serves: str = ""
+    """The model's own name, where the client used another one or wrote it in another way."""
+
+    @property
+    def own_model(self) -> str:
+        """The name of the model that serves, in routing, metrics and the ledger."""
+        return self.serves or self.model

@@ -180,14 +180,15 @@ class Bookings:
         reasons = {unfit(replica, need, now_s) for replica, _own in self._fleet.candidates(need.model)}
         if None in reasons:
             return
+        called = need.called or need.model
         if "may not see this data" in reasons and reasons <= {"may not see this data", "not heard of lately"}:
             raise NotAllowed("No node may see data of this class or residency for this model.")
         if reasons == {"does not serve this route"}:
-            raise BadRequest(f"The model '{need.model}' does not serve {need.route.value}.", param="model")
+            raise BadRequest(f"The model '{called}' does not serve {need.route.value}.", param="model")
         if reasons == {"context is too short"}:
             raise BadRequest("The prompt is longer than the model's context.", param="messages")
         raise ModelResting(
-            f"No node can serve the model '{need.model}' at the moment. Try again in a few seconds.",
+            f"No node can serve the model '{called}' at the moment. Try again in a few seconds.",
             retry_after_s=RETRY_AFTER_S,
         )
 

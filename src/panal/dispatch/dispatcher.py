@@ -122,7 +122,8 @@ class Dispatcher:
         sink.on_drained = answer.on_drained
         queued_s, error, reservation = 0.0, None, None
         try:
-            authorise(request.principal, request.model, known=self._bookings.knows_model(request.model))
+            known = bool(request.serves) or self._bookings.knows_model(request.model)
+            authorise(request.principal, request.model, known=known)
             if self._limiter is not None:
                 reservation = await self._limiter.reserve(request)
             queued_s = await self._attempts(answer)
@@ -302,12 +303,13 @@ class Dispatcher:
 
     def _need(self, request: InferenceRequest) -> Need:
         return Need(
-            model=request.model,
+            model=request.own_model,
             route=request.route,
             prompt_tokens=request.prompt_tokens_estimate,
             output_tokens=min(request.max_tokens or OUTPUT_TOKENS_DEFAULT, OUTPUT_TOKENS_DEFAULT),
             allowed=lambda replica: self._allowed(request, replica),
             resumable=request.resumable,
+            called=request.model,
         )
 
     def _finished(

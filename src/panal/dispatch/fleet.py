@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
+from panal.core.names import name_key
 from panal.core.nodes import DataClass, Membership, NodeClass, NodeState
 from panal.protocol.messages import Heartbeat, ReplicaReport
 from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S, OwnLoad, ReplicaView
@@ -46,7 +47,10 @@ class NodeSeen:
 
 
 class Fleet:
-    """Replicas by model, and who is silent. One per gateway process; used from its event loop only."""
+    """Replicas by model, and who is silent. One per gateway process; used from its event loop only.
+
+    Models are told apart by the rule of core.names: nodes that write one name in two ways serve one model.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,20 +61,25 @@ class Fleet:
         self._by_model: dict[str, dict[ReplicaId, Candidate]] = {}
         self._views: dict[ReplicaId, ReplicaView] = {}
         self._own: dict[ReplicaId, OwnLoad] = {}
-        self._known_models: frozenset[str] = frozenset()
+        self._known_models: dict[str, str] = {}
 
     # --- what is known --------------------------------------------------------------------------
 
     def candidates(self, model: str) -> list[Candidate]:
         """All replicas of a model, fit or not."""
-        return list(self._by_model.get(model, {}).values())
+        return list(self._by_model.get(name_key(model), {}).values())
 
     def knows_model(self, model: str) -> bool:
         """Whether the name was ever served here, also if its nodes rest now."""
-        return model in self._by_model or model in self._known_models
+        return name_key(model) in self._known_models
+
+    def model_of(self, key: str) -> str | None:
+        """The model whose name has this key (``core.names.name_key``), as it was first written."""
+        return self._known_models.get(key)
 
     def models(self) -> list[str]:
-        return sorted(self._known_models | self._by_model.keys())
+        """As they were first written."""
+        return sorted(self._known_models.values())
 
     def nodes(self) -> list[tuple[NodeFacts, NodeSeen | None]]:
         return [(facts, self._seen.get(key)) for key, facts in self._facts.items()]
@@ -97,8 +106,13 @@ class Fleet:
     # --- what arrives ---------------------------------------------------------------------------
 
     def set_models(self, models: Iterable[str]) -> None:
-        """The names that were ever served here."""
-        self._known_models = frozenset(models)
+        """The names that were ever served here; of equal ones the first is shown."""
+        known: dict[str, str] = {}
+        for model in models:
+            known.setdefault(name_key(model), model)
+        for key in self._by_model.keys() - known.keys():
+            known[key] = self._known_models[key]
+        self._known_models = known
 
     def set_facts(self, facts: Iterable[NodeFacts]) -> None:
         """Replace what the store says. Nodes that are gone from it take nothing more at once."""
@@ -154,23 +168,28 @@ class Fleet:
     def _put(self, view: ReplicaView) -> None:
         old = self._views.get(view.replica_id)
         if old is not None and old.model != view.model:
-            self._by_model[old.model].pop(view.replica_id, None)
+            self._leave_model(old)
         own = self._own.setdefault(view.replica_id, OwnLoad())
         self._views[view.replica_id] = view
-        self._by_model.setdefault(view.model, {})[view.replica_id] = (view, own)
+        key = name_key(view.model)
+        self._by_model.setdefault(key, {})[view.replica_id] = (view, own)
+        self._known_models.setdefault(key, view.model)
 
     def _drop(self, replica_id: ReplicaId) -> None:
         view = self._views.pop(replica_id, None)
         if view is None:
             return
-        of_model = self._by_model[view.model]
-        of_model.pop(replica_id, None)
-        if not of_model:
-            del self._by_model[view.model]
-            self._known_models |= {view.model}
+        self._leave_model(view)
         own = self._own.get(replica_id)
         if own is not None and own.running == 0:
             del self._own[replica_id]
+
+    def _leave_model(self, view: ReplicaView) -> None:
+        key = name_key(view.model)
+        of_model = self._by_model[key]
+        of_model.pop(view.replica_id, None)
+        if not of_model:
+            del self._by_model[key]
 
     def _forget(self, key: NodeKey) -> None:
         seen = self._seen.pop(key, None)

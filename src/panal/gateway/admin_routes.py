@@ -9,6 +9,7 @@ from panal.core.errors import BadRequest
 from panal.core.nodes import DataClass, NodeClass
 from panal.core.principals import Principal, Role
 from panal.gateway import openapi
+from panal.gateway.alias_routes import alias_endpoints
 from panal.gateway.endpoints import Call, Endpoint
 from panal.gateway.fleet_view import FleetView, fleet_view
 from panal.gateway.gateway import Gateway
@@ -48,6 +49,14 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
     life_s: int | None = None
     principal_id: str = ""
     new_principal: str = ""
+    models: list[str] | None = None
+    """Names of models and aliases that it may use; an empty list: all."""
+
+
+class KeyModelsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The names that a key may use; an empty list: all."""
+
+    models: list[str]
 
 
 class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,6 +82,7 @@ def admin_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
         *_node_endpoints(management, gateway),
         *_key_endpoints(management),
         *limit_endpoints(management),
+        *alias_endpoints(management),
         *_record_endpoints(management),
         Endpoint("GET", "/api/v1/whoami", Role.USER, _who, "Who the key belongs to", gives=Who),
     ]
@@ -185,6 +195,7 @@ def _key_endpoints(management: Management) -> list[Endpoint]:
             life_s=body.life_s,
             principal_id=body.principal_id,
             new_principal=body.new_principal,
+            models=None if body.models is None else frozenset(body.models),
         )
         return await keys.create(call.caller, wish)
 
@@ -194,6 +205,9 @@ def _key_endpoints(management: Management) -> list[Endpoint]:
     async def revoke(call: Call) -> KeyView:
         return await keys.revoke(call.caller, call.path["id"])
 
+    async def restrict(call: Call) -> KeyView:
+        return await keys.set_models(call.caller, call.path["id"], call.read(KeyModelsBody).models)
+
     path = "/api/v1/keys"
     return [
         Endpoint(
@@ -201,6 +215,15 @@ def _key_endpoints(management: Management) -> list[Endpoint]:
         ),
         Endpoint("GET", path, Role.USER, listing, "API keys", gives=Page[KeyView], query=PAGING),
         Endpoint("DELETE", path + "/{id}", Role.USER, revoke, "Revoke an API key", gives=KeyView),
+        Endpoint(
+            "PUT",
+            path + "/{id}/models",
+            Role.ADMIN,
+            restrict,
+            "Names that it may use",
+            KeyModelsBody,
+            KeyView,
+        ),
     ]
 
 

@@ -26,6 +26,7 @@ SHAPES: dict[type[PanalError], Shape] = {
     errors.NotAllowed: Shape(403, "permission_error"),
     errors.NotFound: Shape(404, "invalid_request_error"),
     errors.ModelNotFound: Shape(404, "invalid_request_error"),
+    errors.ModelNotAllowed: Shape(403, "permission_error"),
     errors.TooLarge: Shape(413, "invalid_request_error"),
     errors.Conflict: Shape(409, "invalid_request_error"),
     errors.EngineRefused: Shape(400, "invalid_request_error"),

@@ -15,6 +15,7 @@ from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
 from panal.dispatch.limiter import Limiter
+from panal.dispatch.names import ServedNames
 from panal.dispatch.watch import Watch
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
@@ -40,6 +41,7 @@ class Gateway:
     store: Store
     directory: KeyDirectory
     fleet: Fleet
+    names: ServedNames
     bookings: Bookings
     dispatcher: Dispatcher
     watch: Watch
@@ -89,12 +91,13 @@ class Gateway:
             group.create_task(self._refresh_for_ever())
 
     async def refresh(self) -> None:
-        """Keys, limits, nodes, models. Raises StoreError; what was known stays in use."""
+        """Keys, limits, nodes, models, names. Raises StoreError; what was known stays in use."""
         await self.directory.refresh()
         await self.limiter.refresh()
         revision = await self.store.nodes_revision()
         async with self.store.reading() as tx:
-            models = tuple(record.name for record in await tx.models.all())
+            seen = await tx.models.all()
+            models = tuple(each.name for each in sorted(seen, key=lambda each: each.first_seen_utc_us))
             nodes = await tx.nodes.all() if revision != self._revision else None
         if nodes is not None:
             self._revision = revision
@@ -105,6 +108,7 @@ class Gateway:
             self._models = models
             self.fleet.set_models(models)
             self.metrics.models_known(models)
+        await self.names.refresh()
         self._refreshed_s = self.clock.monotonic_seconds()
 
     def away(self) -> PanalError | None:

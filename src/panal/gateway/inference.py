@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest, ClientGone, PanalError
-from panal.core.ids import IdSource
+from panal.core.ids import IdSource, TenantId
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.dispatch.dispatcher import Dispatcher
@@ -52,13 +52,16 @@ class Inference:
         clock: Clock,
         total_s_max: float,
         limiter: Limiter | None = None,
+        model_of: Callable[[TenantId, str], str] | None = None,
     ) -> None:
+        """``model_of`` resolves names (see ``read_request``); None: there are no names but the models' own."""
         self._dispatcher = dispatcher
         self._principals = principals
         self._ids = ids
         self._clock = clock
         self._total_s_max = total_s_max
         self._limiter = limiter
+        self._model_of = model_of or _own_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http, cycle, headers = scope["extensions"][CONNECTION]
@@ -72,8 +75,9 @@ class Inference:
             if http.stranger:
                 http.authenticated()
             body = arrived_body(http, cycle) or await read_body(receive)
+            route = ROUTES[scope["path"]]
             request = read_request(
-                ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
+                route, body, caller, self._ids, self._clock, self._total_s_max, self._model_of
             )
             client = ClientStream(http, cycle, request.request_id)
             if self._limiter is not None and self._limiter.limits_of(request.principal):
@@ -122,6 +126,10 @@ class Inference:
             traceparent=found.get(b"traceparent", b"")[:64].decode("latin-1"),
             show_nodes=b"x-panal-show-nodes" in found,
         )
+
+
+def _own_name(_tenant: TenantId, name: str) -> str:
+    return name
 
 
 def arrived_body(http: PanalHttpProtocol, cycle: RequestResponseCycle) -> bytes:

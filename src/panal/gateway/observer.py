@@ -68,7 +68,7 @@ class RequestObserver:
         self._request_came()
         if request.stream:
             self.streams += 1
-        return self._metrics().of(request.route, request.model).itl.observe_several
+        return self._metrics().of(request.route, request.own_model).itl.observe_several
 
     def ended(self, finished: Finished) -> None:
         """Record usage, count, and write one line."""
@@ -84,7 +84,7 @@ class RequestObserver:
                 action="request_ended",
                 request_id=request.request_id,
                 route=request.route,
-                model=request.model,
+                model=request.own_model,
                 outcome=finished.outcome,
                 code=finished.code,
                 nodes=" ".join([attempt.node_name for attempt in finished.attempts]),
@@ -100,7 +100,7 @@ class RequestObserver:
 
     def _count(self, finished: Finished) -> None:
         metrics = self._metrics()
-        of = metrics.of(finished.request.route, finished.request.model)
+        of = metrics.of(finished.request.route, finished.request.own_model)
         of.ended(finished.code)
         of.total.observe(finished.total_s)
         of.queue.observe(finished.queued_s)

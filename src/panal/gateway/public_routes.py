@@ -5,7 +5,6 @@ from collections.abc import Callable
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 
-from panal.core.errors import ModelNotFound
 from panal.core.principals import Role
 from panal.gateway.endpoints import Call, Endpoint, Text
 from panal.gateway.gateway import Gateway
@@ -46,14 +45,11 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
             raise away
         return Health("ready", gateway.clock.utc_seconds())
 
-    async def models(_call: Call) -> Models:
-        return Models([Model(name) for name in gateway.fleet.models()])
+    async def models(call: Call) -> Models:
+        return Models([Model(name) for name in gateway.names.of(call.caller)])
 
     async def model(call: Call) -> Model:
-        name = call.path["name"]
-        if not gateway.fleet.knows_model(name):
-            raise ModelNotFound(f"There is no model '{name[:100]}' here.", param="model")
-        return Model(name)
+        return Model(gateway.names.one(call.caller, call.path["name"]))
 
     async def metrics(_call: Call) -> Text:
         return Text(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
@@ -61,7 +57,7 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     return [
         Endpoint("GET", "/health", None, health, "Whether the process lives", gives=Health),
         Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Health),
-        Endpoint("GET", "/v1/models", Role.USER, models, "Models that are or were served here", gives=Models),
+        Endpoint("GET", "/v1/models", Role.USER, models, "Names that the key may use", gives=Models),
         Endpoint("GET", "/v1/models/{name:path}", Role.USER, model, "One model", gives=Model),
         Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics"),
     ]

@@ -1,12 +1,14 @@
 """From a client's bytes to a request that the path understands. The body itself is not changed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest
-from panal.core.ids import IdSource
+from panal.core.ids import IdSource, TenantId
+from panal.core.names import name_fault
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
@@ -15,7 +17,6 @@ from panal.policy.access import effective_data_class
 from panal.policy.body_rules import check_body, check_sensitive_body, resumable
 from panal.telemetry.redaction import redacted
 
-MODEL_CHARACTERS_MAX = 256
 BYTES_PER_TOKEN = 4
 """A first guess at the prompt's tokens, for routing; what is billed is counted by the engine."""
 
@@ -35,9 +36,18 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_request(
-    route: Route, body: bytes, caller: Caller, ids: IdSource, clock: Clock, total_s_max: float
+    route: Route,
+    body: bytes,
+    caller: Caller,
+    ids: IdSource,
+    clock: Clock,
+    total_s_max: float,
+    model_of: Callable[[TenantId, str], str],
 ) -> InferenceRequest:
-    """The request in ``body``. Raises BadRequest naming the field that is wrong."""
+    """The request in ``body``. Raises BadRequest naming the field that is wrong.
+
+    ``model_of`` gives the own name of the model that a name stands for; empty when there is none.
+    """
     fields = _decoded(body)
     check_body(fields)
     check_deciding_names(body)
@@ -49,6 +59,7 @@ def read_request(
     total_s = min(total_s_max, caller.deadline_s or total_s_max)
     options = fields.get("stream_options") or {}
     principal = caller.principal
+    serves = model_of(principal.tenant_id, fields["model"])
     return InferenceRequest(
         request_id=ids.request_with(suffix),
         response_id=RESPONSE_ID_PREFIX[route] + suffix,
@@ -68,6 +79,7 @@ def read_request(
         max_tokens=fields.get("max_completion_tokens") or fields.get("max_tokens"),
         resumable=resumable(route, fields),
         show_nodes=caller.show_nodes,
+        serves="" if serves == fields["model"] else serves,
     )
 
 
@@ -83,12 +95,10 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 def _check_types(route: Route, fields: dict[str, Any]) -> None:
     model = fields.get("model")
-    if not isinstance(model, str) or not model:
+    if not isinstance(model, str) or not model.strip(" "):
         raise BadRequest("'model' must be the name of a model, see GET /v1/models.", param="model")
-    if len(model) > MODEL_CHARACTERS_MAX or not model.isprintable():
-        raise BadRequest(
-            f"'model' must be at most {MODEL_CHARACTERS_MAX} characters that can be printed.", param="model"
-        )
+    if fault := name_fault(model):
+        raise BadRequest(f"'model' {fault}.", param="model")
     if redacted(model) != model:  # it would stand in logs and in the ledger as the model's name
         raise BadRequest("'model' holds an API key instead of a model's name.", param="model")
     prompt = PROMPT_FIELD[route]

@@ -78,7 +78,8 @@ def settle(
     """
     paid = charged(outcome, shown)
     principal = request.principal
-    model = _word(request.model, MODEL_CHARACTERS_MAX)
+    model = _word(request.own_model, MODEL_CHARACTERS_MAX)
+    name_used = _word(request.model, MODEL_CHARACTERS_MAX)
     created_utc_us = request.created_utc_s * 1_000_000
     usage = UsageRecord(
         request_id=request.request_id,
@@ -100,6 +101,7 @@ def settle(
         first_token_us=first_token_us,
         total_us=total_us,
         created_utc_us=created_utc_us,
+        name_used="" if name_used == model else name_used,
     )
     useful = useful_tokens(attempts, shown.completion_tokens)
     contributions = tuple(

@@ -55,6 +55,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
 
     Token counts are what the client pays for (see ``panal.ledger.settlement``). ``partial`` marks an
     answer that is paid for without being whole. ``attempts`` counts tries; it never multiplies tokens.
+    ``name_used`` is what the client called the model, where that is not ``model``, its own name.
     """
 
     request_id: RequestId
@@ -76,6 +77,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     first_token_us: int | None
     total_us: int
     created_utc_us: int
+    name_used: str = ""
 
 
 class Contribution(msgspec.Struct, frozen=True, gc=False):

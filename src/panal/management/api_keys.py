@@ -1,17 +1,19 @@
-"""API keys: create, list, revoke. Nobody makes a key that may do more than their own."""
+"""API keys: create, list, restrict, revoke. Nobody makes a key that may do more than their own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from panal.core.errors import BadRequest, NotAllowed, NotFound
 from panal.core.ids import ApiKeyId, PrincipalId
+from panal.core.names import name_key
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal, Role
 from panal.core.records import ApiKeyRecord
 from panal.identity.api_keys import digest_of, new_key, shown_part
 from panal.management.means import PAGE_ITEMS, Means, Page, exceeds, has, page_items, require, seconds
+from panal.management.model_names import checked_models
 from panal.policy.limits import Limit
 from panal.store import Transaction
 from panal.store.principals import PrincipalRecord
@@ -25,7 +27,7 @@ class KeyWish:
     """What a new key shall be. None means: as the maker's own key.
 
     ``principal_id`` is its owner (empty: the maker); ``new_principal`` names one to be made instead.
-    ``life_s`` None: the key does not expire by itself.
+    ``life_s`` None: the key does not expire by itself. ``models``: the names that it may use; empty: all.
     """
 
     name: str = ""
@@ -35,6 +37,7 @@ class KeyWish:
     life_s: int | None = None
     principal_id: str = ""
     new_principal: str = ""
+    models: frozenset[str] | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +51,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     data_class: str
     residency: list[str]
+    models: list[str]
+    """The names of models that it may use; empty: all."""
     limits: dict[str, int]
     """The key's own limits, such as tokens_per_minute; those of its project and tenant bind it too."""
     created_utc_s: float
@@ -78,13 +83,14 @@ class ApiKeyOperations:
         async with means.store.transaction() as tx:
             owner = await self._owner(tx, actor, wish)
             own = await tx.api_keys.get(actor.tenant_id, actor.key_id)
-            record = self._record(actor, wish, owner, secret)
+            record = self._record(actor, wish, owner, own, secret)
             _check_life(actor, own, record)
             await tx.api_keys.add(record)
             details: dict[str, str | int | bool] = {
                 "principal": owner.principal_id,
                 "role": record.role.value,
                 "data_class": record.data_class.label,
+                "models": ", ".join(sorted(record.models)) or "all",
             }
             await means.audit(tx, actor, "key.create", record.key_id, details)
         means.notify()
@@ -117,6 +123,25 @@ class ApiKeyOperations:
         means.notify()
         return self._view(after or before, limits)
 
+    async def set_models(self, actor: Principal, key_id: str, models: Collection[str]) -> KeyView:
+        """Needs ADMIN. The names that the key may use from now on; none: all.
+
+        In force everywhere within two seconds. Raises NotAllowed, BadRequest, NotFound, StoreError.
+        """
+        require(actor, Role.ADMIN)
+        means = self._means
+        wanted = checked_models(models)
+        async with means.store.transaction() as tx:
+            before = await tx.api_keys.get(actor.tenant_id, ApiKeyId(key_id))
+            if before is None:
+                raise NotFound("There is no such key.")
+            await tx.api_keys.set_models(actor.tenant_id, before.key_id, wanted)
+            details: dict[str, str | int | bool] = {"models": ", ".join(sorted(wanted)) or "all"}
+            await means.audit(tx, actor, "key.models", before.key_id, details)
+            limits = await tx.limits.list(actor.tenant_id, [before.key_id])
+        means.notify()
+        return self._view(replace(before, models=wanted), limits)
+
     async def disable_principal(self, actor: Principal, principal_id: str) -> None:
         """Needs ADMIN. All keys of that principal die. Raises NotAllowed, NotFound, StoreError."""
         require(actor, Role.ADMIN)
@@ -144,8 +169,16 @@ class ApiKeyOperations:
             raise NotFound("There is no such principal, or it is disabled.")
         return found
 
-    def _record(self, actor: Principal, wish: KeyWish, owner: PrincipalRecord, secret: str) -> ApiKeyRecord:
+    def _record(
+        self,
+        actor: Principal,
+        wish: KeyWish,
+        owner: PrincipalRecord,
+        own: ApiKeyRecord | None,
+        secret: str,
+    ) -> ApiKeyRecord:
         now_utc_us = self._means.now_utc_us()
+        as_own = frozenset() if own is None else own.models
         return ApiKeyRecord(
             key_id=self._means.ids.api_key(),
             tenant_id=owner.tenant_id,
@@ -159,6 +192,7 @@ class ApiKeyOperations:
             residency=actor.residency if wish.residency is None else wish.residency,
             created_utc_us=now_utc_us,
             expires_utc_us=None if wish.life_s is None else now_utc_us + wish.life_s * 1_000_000,
+            models=as_own if wish.models is None else checked_models(wish.models),
         )
 
     def _view(self, record: ApiKeyRecord, limits: Sequence[Limit] = ()) -> KeyView:
@@ -171,6 +205,7 @@ class ApiKeyOperations:
             role=record.role.value,
             data_class=record.data_class.label,
             residency=sorted(record.residency),
+            models=sorted(record.models),
             limits={limit.kind.value: limit.amount for limit in limits if limit.subject == record.key_id},
             created_utc_s=record.created_utc_us / 1_000_000,
             expires_utc_s=seconds(record.expires_utc_us),
@@ -204,6 +239,9 @@ def _check_rights(actor: Principal, wish: KeyWish) -> None:
     countries = actor.residency if wish.residency is None else wish.residency
     if actor.residency and not (countries and countries <= actor.residency):
         raise NotAllowed("A key cannot allow more countries than yours.")
+    names = actor.models if wish.models is None else frozenset(map(name_key, wish.models))
+    if actor.models and not (names and names <= actor.models):
+        raise NotAllowed("A key cannot use more models than yours.")
 
 
 def _check_life(actor: Principal, own: ApiKeyRecord | None, record: ApiKeyRecord) -> None:

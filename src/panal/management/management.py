@@ -1,5 +1,6 @@
 """All admin operations in one hand, for the HTTP API and the command line."""
 
+from panal.management.aliases import AliasOperations
 from panal.management.api_keys import ApiKeyOperations
 from panal.management.audit import AuditOperations
 from panal.management.contributions import ContributionOperations
@@ -18,6 +19,7 @@ class Management:
         self.nodes = NodeOperations(means)
         self.api_keys = ApiKeyOperations(means)
         self.limits = LimitOperations(means)
+        self.aliases = AliasOperations(means)
         self.usage = UsageOperations(means)
         self.audit = AuditOperations(means)
         self.contributions = ContributionOperations(means)

@@ -26,6 +26,8 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     key: str
     model: str
+    name_used: str
+    """What the client called the model, where that was not ``model``, its own name."""
     route: str
     outcome: str
     error_code: str
@@ -110,6 +112,7 @@ def _view(record: UsageRecord) -> UsageView:
         principal=record.principal_id,
         key=record.key_id,
         model=record.model,
+        name_used=record.name_used,
         route=record.route,
         outcome=record.outcome.value,
         error_code=record.error_code,

@@ -1,9 +1,7 @@
 """Who may call what, and how sensitive what they send is."""
 
-from collections.abc import Collection, Mapping
-
-from panal.core.errors import BadRequest, ModelNotFound, NotAllowed
-from panal.core.ids import ProjectId
+from panal.core.errors import BadRequest, ModelNotAllowed, ModelNotFound, NotAllowed
+from panal.core.names import name_key
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal, Role
 
@@ -12,23 +10,26 @@ DATA_CLASS_HEADER = "X-Panal-Data-Class"
 _RANK = {Role.USER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 
 
-def authorise(
-    principal: Principal,
-    model: str,
-    *,
-    known: bool,
-    allowed: Mapping[ProjectId, Collection[str]] | None = None,
-) -> None:
-    """Let ``principal`` call ``model``, or raise ModelNotFound.
+def authorise(principal: Principal, name: str, *, known: bool) -> None:
+    """Let ``principal`` call a model by ``name``; raises ModelNotFound or ModelNotAllowed.
 
-    ``known``: whether such a model exists here. ``allowed``: the models of each project, a
-    project that is not in it has none; None: every project may use every model.
-    A model that is not allowed looks exactly like one that does not exist.
+    ``known``: whether a model or an alias of that name exists here. The right is one to the name: who
+    may use an alias may not use the model's own name by that, nor the other way round.
     """
-    if known and (allowed is None or model in allowed.get(principal.project_id, ())):
-        return
-    shown = repr(model) if len(model) <= 100 and model.isprintable() else "of that name"
-    raise ModelNotFound(f"The model {shown} does not exist or you may not use it.", param="model")
+    shown = f"'{name}'" if len(name) <= 100 and name.isprintable() else "of that name"
+    if not known:
+        raise ModelNotFound(f"There is no model {shown} here. GET /v1/models lists them.", param="model")
+    if not may_use(principal, name_key(name)):
+        raise ModelNotAllowed(
+            f"This key may not use the model {shown}. GET /v1/models lists those that it may use; an admin "
+            "can change that.",
+            param="model",
+        )
+
+
+def may_use(principal: Principal, key: str) -> bool:
+    """Whether the caller may use the name that has this key (``core.names.name_key``)."""
+    return not principal.models or key in principal.models
 
 
 def require_role(principal: Principal, role: Role) -> None:

@@ -69,7 +69,8 @@ class OwnLoad:
 class Need(msgspec.Struct, frozen=True):
     """What a request needs of a replica. ``twin`` is set when an answer must be continued.
 
-    ``allowed`` is the policy's word on data class and residency, for one node.
+    ``allowed`` is the policy's word on data class and residency, for one node. ``called`` is the name
+    by which the client asked for the model, for what it is told.
     """
 
     model: str
@@ -80,3 +81,4 @@ class Need(msgspec.Struct, frozen=True):
     resumable: bool = True
     twin: str | None = None
     excluded: frozenset[ReplicaId] = frozenset()
+    called: str = ""

@@ -7,12 +7,21 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from panal.core.ids import ApiKeyId, PrincipalId, ProjectId, TenantId
+from panal.core.names import name_key
 from panal.core.nodes import DataClass
 from panal.core.principals import Role
 from panal.core.records import ApiKeyRecord
 from panal.store import tables
 from panal.store.revisions import Revisions
-from panal.store.statements import checked_page, greater, pages, residency_set, residency_text
+from panal.store.statements import (
+    checked_page,
+    greater,
+    names_set,
+    names_text,
+    pages,
+    residency_set,
+    residency_text,
+)
 
 _KEYS = tables.api_keys
 
@@ -38,6 +47,7 @@ class ApiKeys:
                 expires_utc_us=record.expires_utc_us,
                 revoked_utc_us=record.revoked_utc_us,
                 last_used_utc_us=record.last_used_utc_us,
+                models=names_text(record.models),
             )
         )
         await Revisions(self._connection).advance("keys")
@@ -66,6 +76,32 @@ class ApiKeys:
         )
         await Revisions(self._connection).advance("keys")
         return done.rowcount == 1
+
+    async def set_models(self, tenant_id: TenantId, key_id: ApiKeyId, models: frozenset[str]) -> None:
+        """The names that a key may use from now on; none: all."""
+        await self._connection.execute(
+            _KEYS.update()
+            .where(_KEYS.c.tenant_id == tenant_id, _KEYS.c.key_id == key_id)
+            .values(models=names_text(models))
+        )
+        await Revisions(self._connection).advance("keys")
+
+    async def rename_model(self, tenant_id: TenantId, name: str, new_name: str) -> int:
+        """A name is called otherwise from now on: keys that may use it keep it. Gives their number."""
+        query = sa.select(_KEYS.c.key_id, _KEYS.c.models)
+        query = query.where(_KEYS.c.tenant_id == tenant_id, _KEYS.c.models != "")
+        key, changes = name_key(name), []
+        async for page in pages(self._connection, query, _KEYS.c.key_id):
+            for row in page:
+                models = names_set(row.models)
+                kept = frozenset(each for each in models if name_key(each) != key)
+                if kept != models:
+                    changes.append({"of_key": row.key_id, "now": names_text(kept | {new_name})})
+        if changes:
+            statement = _KEYS.update().where(_KEYS.c.key_id == sa.bindparam("of_key"))
+            await self._connection.execute(statement.values(models=sa.bindparam("now")), changes)
+            await Revisions(self._connection).advance("keys")
+        return len(changes)
 
     async def usable(self) -> Sequence[ApiKeyRecord]:
         """Keys that are not revoked, of principals that are not disabled. Expiry is the reader's to check."""
@@ -112,4 +148,5 @@ def _record(row: sa.Row[Any]) -> ApiKeyRecord:
         expires_utc_us=row.expires_utc_us,
         revoked_utc_us=row.revoked_utc_us,
         last_used_utc_us=row.last_used_utc_us,
+        models=names_set(row.models),
     )

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from panal.store import tables
 
-Kind = Literal["keys", "nodes", "bootstrap", "limits"]
+Kind = Literal["keys", "nodes", "bootstrap", "limits", "names"]
 
 
 class Revisions:

@@ -68,6 +68,15 @@ def residency_set(text: str) -> frozenset[str]:
     return frozenset(part for part in text.split(",") if part)
 
 
+def names_text(names: frozenset[str]) -> str:
+    """Names of models, one a line; they hold no line's end, since they can be printed."""
+    return "\n".join(sorted(names))
+
+
+def names_set(text: str) -> frozenset[str]:
+    return frozenset(part for part in text.split("\n") if part)
+
+
 def checked_page(limit: int) -> int:
     """A page's length within its bound."""
     return max(1, min(limit, PAGE_ROWS_MAX))

@@ -8,9 +8,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from panal.core.ids import ApiKeyId, GatewayId
-from panal.core.records import ApiKeyRecord
+from panal.core.records import AliasRecord, ApiKeyRecord
 from panal.ledger.values import Contribution, UsageRecord
 from panal.policy.limits import Exchange, Limit, Shares
+from panal.store.aliases import Aliases
 from panal.store.api_keys import ApiKeys
 from panal.store.audit import AuditLog
 from panal.store.contributions import Contributions
@@ -41,6 +42,7 @@ class Transaction:
         self.join_tokens = JoinTokens(connection)
         self.nodes = Nodes(connection)
         self.models = Models(connection)
+        self.aliases = Aliases(connection)
         self.usage = UsageRecords(connection)
         self.contributions = Contributions(connection)
         self.audit = AuditLog(connection)
@@ -95,7 +97,7 @@ class Store:
     async def close(self) -> None:
         await self._engine.dispose()
 
-    # What identity, the limiter and the spool ask for, in one call each.
+    # What identity, names, the limiter and the spool ask for, in one call each.
 
     async def keys_revision(self) -> int:
         """Rises with every change of keys and principals."""
@@ -123,6 +125,15 @@ class Store:
     async def every_limit(self) -> Sequence[Limit]:
         async with self.reading() as tx:
             return await tx.limits.all()
+
+    async def names_revision(self) -> int:
+        """Rises with every change of aliases."""
+        async with self.reading() as tx:
+            return await tx.revisions.current("names")
+
+    async def every_alias(self) -> Sequence[AliasRecord]:
+        async with self.reading() as tx:
+            return await tx.aliases.all()
 
     async def exchange_limits(
         self, gateway_id: GatewayId, exchange: Exchange, now_utc_us: int, lease_us: int

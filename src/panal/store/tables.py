@@ -93,6 +93,7 @@ api_keys = sa.Table(
     _maybe_time("expires_utc_us"),
     _maybe_time("revoked_utc_us"),
     _maybe_time("last_used_utc_us"),
+    _text("models"),
 )
 
 join_tokens = sa.Table(
@@ -162,6 +163,18 @@ models = sa.Table(
     _time("last_seen_utc_us"),
 )
 
+aliases = sa.Table(
+    "aliases",
+    metadata,
+    _id("tenant_id", primary_key=True),
+    sa.Column("name_key", sa.String(256), primary_key=True),
+    _id("project_id"),
+    sa.Column("name", sa.String(256), nullable=False),
+    sa.Column("model", sa.String(256), nullable=False),
+    _time("created_utc_us"),
+    _time("changed_utc_us"),
+)
+
 usage_records = sa.Table(
     "usage_records",
     metadata,
@@ -184,6 +197,7 @@ usage_records = sa.Table(
     _maybe_time("first_token_us"),
     _number("total_us"),
     _time("created_utc_us"),
+    sa.Column("name_used", sa.String(256), nullable=False, server_default=""),
 )
 sa.Index(
     "ix_usage_records_tenant_id_created_utc_us", usage_records.c.tenant_id, usage_records.c.created_utc_us

@@ -1,13 +1,15 @@
 """Access, data class and residency: fail closed, raise only."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from panal.core.errors import BadRequest, ModelNotFound, NotAllowed
+from panal.core.errors import BadRequest, ModelNotAllowed, ModelNotFound, NotAllowed
 from panal.core.ids import DEFAULT_PROJECT, DEFAULT_TENANT, ApiKeyId, PrincipalId
+from panal.core.names import name_key
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal, Role
 from panal.policy.access import authorise, effective_data_class, require_role
@@ -20,20 +22,20 @@ def principal(role: Role = Role.USER, data_class: DataClass = DataClass.INTERNAL
     )
 
 
-def test_a_forbidden_model_looks_like_an_unknown_one() -> None:
-    authorise(principal(), "a", known=True)
-    authorise(principal(), "a", known=True, allowed={DEFAULT_PROJECT: {"a"}})
-    messages = set()
-    for known, allowed in (
-        (False, None),
-        (True, {DEFAULT_PROJECT: {"b"}}),
-        (True, {}),
-        (False, {DEFAULT_PROJECT: {"a"}}),
-    ):
-        with pytest.raises(ModelNotFound) as caught:
-            authorise(principal(), "a", known=known, allowed=allowed)
-        messages.add(caught.value.message)
-    assert len(messages) == 1
+def test_a_key_without_names_may_use_all_and_one_with_names_those_only() -> None:
+    free, bound = principal(), replace(principal(), models=frozenset({name_key("Small"), "other"}))
+    authorise(free, "anything", known=True)
+    for written in ("small", "SMALL", " Small "):
+        authorise(bound, written, known=True)
+    with pytest.raises(ModelNotAllowed) as caught:
+        authorise(bound, "large", known=True)
+    assert "large" in caught.value.message
+
+
+def test_an_unknown_name_is_not_found_whatever_the_key_may_use() -> None:
+    for who in (principal(), replace(principal(), models=frozenset({"a"}))):
+        with pytest.raises(ModelNotFound):
+            authorise(who, "a", known=False)
 
 
 def test_the_message_repeats_no_odd_name() -> None:

@@ -21,19 +21,9 @@ from panal.identity.certificates import create_or_load_ca, server_certificate
 from panal.protocol.messages import Acknowledge, Cancel, Event, Frame, Heartbeat, Message
 from tests.support.hostile_client import is_refused
 from tests.support.nats_installation import LOCAL_NAMES, NatsInstallation
-from tests.support.recorders import GatewayRecorder, NodeRecorder, Recorder, run_attempt
+from tests.support.recorders import GatewayRecorder, LinkRecorder, NodeRecorder, run_attempt
 
 ONE = GatewayId("gw_one")
-
-
-class LinkRecorder(Recorder):
-    def __init__(self) -> None:
-        super().__init__()
-        self.violations: list[str] = []
-
-    def on_violation(self, text: str) -> None:
-        self.violations.append(text)
-        self.noted()
 
 
 class Pair:

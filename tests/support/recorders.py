@@ -137,3 +137,13 @@ def run_attempt(
         body=body,
         parts=parts,
     )
+
+
+class LinkRecorder(Recorder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.violations: list[str] = []
+
+    def on_violation(self, text: str) -> None:
+        self.violations.append(text)
+        self.noted()

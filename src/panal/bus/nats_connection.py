@@ -77,7 +77,7 @@ class NatsConnection(asyncio.Protocol):
         self._encrypted = servers.tls is not None
         try:
             async with asyncio.timeout(timeout_s):
-                await open_transport(lambda: self, server, servers.tls)
+                await open_transport(lambda: self, server, servers.tls, servers.proxy_of(server))
                 await self._ready
         except TimeoutError:
             self.abort("no answer in time")

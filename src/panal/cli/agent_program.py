@@ -29,6 +29,7 @@ from panal.core.clock import SystemClock
 from panal.core.errors import BusError, NotAllowed, PanalError, SettingsError
 from panal.core.ids import IdSource, NodeId
 from panal.core.nodes import NodeClass
+from panal.core.proxies import Proxies, proxies_of
 from panal.core.settings import Settings, load
 from panal.node.agent import Agent, Ending
 from panal.node.desk import Desk
@@ -122,7 +123,7 @@ class AgentProgram:
             return
         node_class = NodeClass(enrolled.node_class)
         bus = NatsNodeBus(
-            Servers.at(enrolled.bus_urls, enrolled.ca_pem),
+            Servers.at(enrolled.bus_urls, enrolled.ca_pem, self._proxies()),
             SigningKey.from_seed(enrolled.key_seed),
             enrolled.credential,
             randomness=random.random,
@@ -167,11 +168,17 @@ class AgentProgram:
         if not life_left_s(self._enrolled.credential, self._clock):
             self._enrolled = msgspec.structs.replace(self._enrolled, credential="")
         while not self._enrolled.credential and not self._stopped.is_set():
-            self._enrolled = await asyncio.to_thread(fresh_credential, self._enrolled, self._clock)
+            self._enrolled = await asyncio.to_thread(
+                fresh_credential, self._enrolled, self._clock, self._proxies()
+            )
             save_enrolled(self._home, self._enrolled)
             if not self._enrolled.credential:
                 await self._pause(APPROVAL_EACH_S)
         return self._enrolled
+
+    def _proxies(self) -> Proxies:
+        node = self._settings.node
+        return proxies_of(node.proxy, node.no_proxy, os.environ)
 
     def _keep_credential(self, credential: str) -> None:
         self._enrolled = msgspec.structs.replace(self._enrolled, credential=credential)
@@ -226,7 +233,11 @@ def _options(arguments: list[str]) -> Any:
         "--echo-option", action="append", default=[], help="for tests: option of the echo engine"
     )
     parser.add_argument("--watch-parent", action="store_true", help="end when the standard input does")
-    return parser.parse_args(arguments)
+    found = parser.parse_args(arguments)
+    beside = found.home.expanduser().absolute().parent / "panal.toml"
+    if found.config is None and beside.is_file():
+        found.config = beside  # the settings of the home whose node this is
+    return found
 
 
 def _default_home() -> Path:

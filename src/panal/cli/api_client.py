@@ -4,11 +4,13 @@ import http.client
 import json
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from panal.bus.tunnel import https_connection
 from panal.core.errors import BadRequest, BusError, NotAllowed, PanalError, SettingsError
+from panal.core.proxies import STRAIGHT, Proxies
 from panal.core.settings_reading import loopback
 
 TIMEOUT_S = 15.0
@@ -27,6 +29,7 @@ class Api:
     url: str
     key: str
     ca_pem: str = ""
+    proxies: Proxies = field(default=STRAIGHT, repr=False)
 
     def get(self, path: str, **query: str | int | None) -> Any:
         given = {name: value for name, value in query.items() if value not in (None, "")}
@@ -75,7 +78,7 @@ class Api:
                 raise SettingsError(f"No key is sent to {self.url} in the clear: use its https address.")
             return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
         context = ssl.create_default_context(cadata=self.ca_pem or None)
-        return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=context)
+        return https_connection(host, port or 443, timeout_s, context, self.proxies)
 
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.key}", "content-type": "application/json"}

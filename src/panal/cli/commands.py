@@ -112,6 +112,7 @@ def join(
     url: Annotated[str, typer.Argument(help="Gateway, such as https://gpu.example.com:7443")],
     token: Annotated[str, typer.Option(help="Join token from 'panal tokens create'")],
     home: HomeOption = None,
+    config: ConfigOption = None,
     engine: Annotated[str, typer.Option(help="embedded or echo")] = "",
     engine_url: Annotated[str, typer.Option(help="OpenAI-compatible program that already runs")] = "",
     model_digest: Annotated[str, typer.Option(help="Digest of its weights; without it no resume")] = "",
@@ -121,16 +122,20 @@ def join(
     """Make this machine a node, and serve."""
     from panal.core.clock import SystemClock
     from panal.core.errors import SettingsError
+    from panal.core.proxies import proxies_of
     from panal.node import joining
     from panal.node.enrolled import load_enrolled, save_enrolled
 
-    folder = home_of(home, os.environ).agent
+    found = home_of(home, os.environ)
+    folder = found.agent
     if load_enrolled(folder) is not None:
         raise SettingsError(
             f"This machine is a node already, in {folder}. 'panal agent' runs it; remove the folder to "
             "join anew."
         )
-    enrolled = joining.join(url, token, joining.this_machine(), SystemClock(), os.urandom)
+    node = found.settings(config, os.environ).node
+    proxies = proxies_of(node.proxy, node.no_proxy, os.environ)
+    enrolled = joining.join(url, token, joining.this_machine(), SystemClock(), os.urandom, proxies)
     save_enrolled(folder, enrolled)
     if as_json:
         show_json({"node": enrolled.node, "name": enrolled.name, "class": enrolled.node_class})
@@ -145,6 +150,7 @@ def join(
             ("--engine", engine),
             ("--engine-url", engine_url),
             ("--model-digest", model_digest),
+            ("--config", str(config.absolute()) if config else ""),
         ):
             arguments += [option, value] if value else []
         # The agent is a program of its own, so that nothing of this command stays in its memory.

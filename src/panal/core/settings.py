@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from panal.core.errors import SettingsError
+from panal.core.proxies import proxy_fault
 from panal.core.settings_reading import (
     Masked,
     Rule,
@@ -79,6 +80,13 @@ class NodeSettings(Masked):
     context_tokens: int = setting(4096, "context of each slot", low=128, high=4_194_304)
     exact: bool = setting(False, "same answer whatever else runs, at a cost in speed")
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
+    proxy: str = setting(
+        "",
+        "proxy towards gateway and bus, http://[user:password@]host:port; empty: HTTPS_PROXY; none: none",
+        secret=True,
+        check=proxy_fault,
+    )
+    no_proxy: tuple[str, ...] = setting((), "hosts reached without the proxy, beside those in NO_PROXY")
     credential_s: float = setting(3600.0, "life of a node's bus credential", low=10, high=86400)
 
 

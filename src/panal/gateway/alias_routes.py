@@ -23,7 +23,7 @@ class AliasNameBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def alias_endpoints(management: Management) -> list[Endpoint]:
-    """List, make, lead elsewhere, rename, remove. A name in a path is percent-encoded; it may hold slashes."""
+    """List, make, lead elsewhere, rename, remove. A name in a path is percent-encoded."""
     aliases = management.aliases
 
     async def listing(call: Call) -> Page[AliasView]:

@@ -54,7 +54,7 @@ class Inference:
         limiter: Limiter | None = None,
         model_of: Callable[[TenantId, str], str] | None = None,
     ) -> None:
-        """``model_of`` resolves names (see ``read_request``); None: there are no names but the models' own."""
+        """``model_of`` resolves names (see ``read_request``); None: a model has its own name only."""
         self._dispatcher = dispatcher
         self._principals = principals
         self._ids = ids

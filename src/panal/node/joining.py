@@ -18,8 +18,10 @@ import msgspec
 
 from panal import __version__
 from panal.bus.nkeys import KeyKind, SigningKey
+from panal.bus.tunnel import https_connection
 from panal.core.clock import Clock
 from panal.core.errors import BusError, NotAllowed, SettingsError
+from panal.core.proxies import STRAIGHT, Proxies
 from panal.node.enrolled import EnrolledNode
 from panal.protocol.joining import (
     Admission,
@@ -59,15 +61,20 @@ def this_machine() -> Machine:
 
 
 def join(
-    url: str, token_text: str, machine: Machine, clock: Clock, entropy: Callable[[int], bytes]
+    url: str,
+    token_text: str,
+    machine: Machine,
+    clock: Clock,
+    entropy: Callable[[int], bytes],
+    proxies: Proxies = STRAIGHT,
 ) -> EnrolledNode:
-    """Become a node of the installation at ``url``.
+    """Become a node of the installation at ``url``, through the proxy where one leads there.
 
     The server is believed only if its CA's key matches the pin in the token; nothing secret is sent
     before. Raises BadRequest (token), SettingsError (address, other server), NotAllowed, BusError.
     """
     token = JoinToken.parse(token_text)
-    authority = _authority(url, token.pin)
+    authority = _authority(url, token.pin, proxies)
     ca_pem = authority.ca_pem
     key = SigningKey.create(KeyKind.USER, entropy)
     issued_utc_s = int(clock.utc_seconds())
@@ -80,7 +87,7 @@ def join(
         machine=machine.digest,
         agent_version=__version__,
     )
-    admission = _post(url, "/join/v1/nodes", request, authority)
+    admission = _post(url, "/join/v1/nodes", request, authority, proxies)
     return EnrolledNode(
         node=admission.node,
         name=admission.name,
@@ -97,7 +104,7 @@ def join(
     )
 
 
-def fresh_credential(enrolled: EnrolledNode, clock: Clock) -> EnrolledNode:
+def fresh_credential(enrolled: EnrolledNode, clock: Clock, proxies: Proxies = STRAIGHT) -> EnrolledNode:
     """The same node with a new credential; an empty one while an operator has not approved it.
 
     Raises NotAllowed (revoked, unknown), SettingsError, BusError (not reachable now).
@@ -110,7 +117,8 @@ def fresh_credential(enrolled: EnrolledNode, clock: Clock) -> EnrolledNode:
         issued_utc_s=issued_utc_s,
         signature=_signature(key, "credential", enrolled.node, issued_utc_s),
     )
-    admission = _post(enrolled.url, "/join/v1/credentials", request, _authority(enrolled.url, enrolled.pin))
+    authority = _authority(enrolled.url, enrolled.pin, proxies)
+    admission = _post(enrolled.url, "/join/v1/credentials", request, authority, proxies)
     return msgspec.structs.replace(
         enrolled,
         credential=admission.credential,
@@ -125,7 +133,7 @@ def _signature(key: SigningKey, purpose: str, subject: str, issued_utc_s: int) -
     return base64.b64encode(key.sign(signed_text(purpose, subject, key.public, issued_utc_s))).decode()
 
 
-def _authority(url: str, pin: str) -> Authority:
+def _authority(url: str, pin: str, proxies: Proxies) -> Authority:
     """The server's CA, believed because its key has the pin, and a certificate that this CA vouches for.
 
     The connection itself proves nothing yet, so nothing but the question is sent over it.
@@ -133,7 +141,7 @@ def _authority(url: str, pin: str) -> Authority:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the pin below is the check; only a public certificate is read
-    status, body = _exchange(url, "GET", "/join/v1/authority", b"", context)
+    status, body = _exchange(url, "GET", "/join/v1/authority", b"", context, proxies)
     if status != 200:
         raise SettingsError(f"{url} is not a panal gateway (it answered {status}).")
     try:
@@ -193,8 +201,15 @@ def _pin(ca_pem: str) -> str:
     return hashlib.sha256(der).hexdigest()[:32]
 
 
-def _post(url: str, path: str, request: JoinRequest | CredentialRequest, authority: Authority) -> Admission:
-    status, body = _exchange(url, "POST", path, msgspec.json.encode(request), _believing(authority))
+def _post(
+    url: str,
+    path: str,
+    request: JoinRequest | CredentialRequest,
+    authority: Authority,
+    proxies: Proxies,
+) -> Admission:
+    content = msgspec.json.encode(request)
+    status, body = _exchange(url, "POST", path, content, _believing(authority), proxies)
     if status in (200, 201):
         return msgspec.json.decode(body, type=Admission)
     message = _message(body) or f"the gateway answered {status}"
@@ -203,7 +218,9 @@ def _post(url: str, path: str, request: JoinRequest | CredentialRequest, authori
     raise BusError(f"Joining is not possible now: {message}")
 
 
-def _exchange(url: str, method: str, path: str, body: bytes, context: ssl.SSLContext) -> tuple[int, bytes]:
+def _exchange(
+    url: str, method: str, path: str, body: bytes, context: ssl.SSLContext, proxies: Proxies
+) -> tuple[int, bytes]:
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -211,7 +228,7 @@ def _exchange(url: str, method: str, path: str, body: bytes, context: ssl.SSLCon
         scheme, host, port = "", None, None
     if scheme != "https" or not host:
         raise SettingsError(f"'{url}' is not the address of a gateway: write https://host:port.")
-    connection = http.client.HTTPSConnection(host, port or 443, timeout=TIMEOUT_S, context=context)
+    connection = https_connection(host, port or 443, TIMEOUT_S, context, proxies)
     try:
         connection.request(method, path, body, {"content-type": "application/json"})
         answer = connection.getresponse()

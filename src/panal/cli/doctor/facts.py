@@ -63,7 +63,10 @@ class NodeFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``clock_ahead_s``: this machine's clock minus the gateway's. ``gateway_problem`` empty: it answers."""
+    """``clock_ahead_s``: this machine's clock minus the gateway's. ``gateway_problem`` empty: it answers.
+
+    ``proxy_used``: host and port of the proxy through which this node reaches gateway and bus.
+    """
 
     settings_faults: tuple[str, ...] = ()
     python: tuple[int, int] = (3, 11)
@@ -79,6 +82,7 @@ class Facts:
     unresolved_names: tuple[str, ...] = ()
     resolved_names: tuple[str, ...] = ()
     proxy_variables: tuple[str, ...] = ()
+    proxy_used: str = ""
     engine: str = ""
     engine_problem: str = ""
     disks: tuple[Disk, ...] = ()

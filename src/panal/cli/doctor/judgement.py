@@ -145,6 +145,8 @@ def _names(facts: Facts) -> Iterator[Finding]:
 
 
 def _proxies(facts: Facts) -> Iterator[Finding]:
+    if facts.proxy_used:
+        yield Finding("ok", f"gateway and bus are reached through the proxy {facts.proxy_used}")
     if facts.proxy_variables:
         names = ", ".join(facts.proxy_variables)
         yield Finding(

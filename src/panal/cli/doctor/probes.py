@@ -14,6 +14,7 @@ from panal.cli.home import Home
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError, SettingsError
 from panal.core.nodes import NodeClass
+from panal.core.proxies import STRAIGHT, proxies_of
 from panal.core.settings import Settings, check
 from panal.node.enrolled import EnrolledNode, load_enrolled
 
@@ -55,27 +56,35 @@ async def probe(home: Home, config: Path | None, environment: Mapping[str, str])
         gpus=machine.gpus(),
         node=_node(home, enrolled, environment),
     )
-    facts = await _network(facts, home, settings, addresses, enrolled)
+    facts = await _network(facts, home, settings, addresses, enrolled, environment)
     now = (time.monotonic(), SystemClock().utc_seconds())
     return replace(facts, clock_jump_s=(now[1] - begun[1]) - (now[0] - begun[0]))
 
 
 async def _network(
-    facts: Facts, home: Home, settings: Settings, addresses: Addresses, enrolled: EnrolledNode | None
+    facts: Facts,
+    home: Home,
+    settings: Settings,
+    addresses: Addresses,
+    enrolled: EnrolledNode | None,
+    environment: Mapping[str, str],
 ) -> Facts:
     resolved, unresolved = await reachability.names(settings.gateway.advertise, addresses)
     facts = replace(facts, resolved_names=resolved, unresolved_names=unresolved)
     is_installation = home.admin_file.exists()
+    proxies = STRAIGHT
     if is_installation:
         facts = replace(facts, store=await _store(home.store_url(settings)))
         url, ca_pem = addresses.http_url, ""
         bus = reachability.bus_of_installation(home, addresses)
     elif enrolled is not None:
         url, ca_pem = enrolled.url, enrolled.ca_pem
-        bus = reachability.bus_of_node(enrolled)
+        proxies = proxies_of(settings.node.proxy, settings.node.no_proxy, environment)
+        bus = reachability.bus_of_node(enrolled, proxies)
     else:
         return facts
-    problem, ahead_s = await asyncio.to_thread(reachability.gateway, url, ca_pem)
+    problem, ahead_s = await asyncio.to_thread(reachability.gateway, url, ca_pem, proxies)
+    facts = replace(facts, proxy_used=reachability.proxy_used(url, proxies))
     return replace(
         facts, gateway_url=url, gateway_problem=problem, clock_ahead_s=ahead_s, bus_problem=await bus
     )

@@ -17,10 +17,12 @@ from panal.bus.connector import Servers
 from panal.bus.credentials import Login
 from panal.bus.nats_client import NatsClient
 from panal.bus.nkeys import SigningKey
+from panal.bus.tunnel import https_connection
 from panal.cli.addresses import Addresses, host_of
 from panal.cli.home import Home
 from panal.core.clock import SystemClock
-from panal.core.errors import BusError, PanalError
+from panal.core.errors import BusError, PanalError, SettingsError
+from panal.core.proxies import Proxies
 from panal.identity.certificates import create_or_load_ca
 from panal.node.enrolled import EnrolledNode
 
@@ -56,14 +58,17 @@ class _Health(msgspec.Struct):
     utc_s: float | None = None
 
 
-def gateway(url: str, ca_pem: str) -> tuple[str, float | None]:
+def gateway(url: str, ca_pem: str, proxies: Proxies) -> tuple[str, float | None]:
     """Why it does not answer (empty: it does), and how far this machine's clock is ahead of its."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         context = ssl.create_default_context(cadata=ca_pem or None)
-        connection = http.client.HTTPSConnection(host, parts.port, timeout=TIMEOUT_S, context=context)
+        try:
+            connection = https_connection(host, parts.port or 443, TIMEOUT_S, context, proxies)
+        except SettingsError as error:
+            return error.message, None
     else:
         connection = http.client.HTTPConnection(host, parts.port, timeout=TIMEOUT_S)
     clock = SystemClock()
@@ -75,6 +80,8 @@ def gateway(url: str, ca_pem: str) -> tuple[str, float | None]:
         content = answer.read(ANSWER_BYTES_MAX)
         heard_s = clock.utc_seconds()
         health = msgspec.json.decode(content, type=_Health)
+    except BusError as error:  # of the proxy
+        return error.message, None
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of {url} is not believed: {error.verify_message}", None
     except (OSError, http.client.HTTPException) as error:
@@ -84,6 +91,16 @@ def gateway(url: str, ca_pem: str) -> tuple[str, float | None]:
     finally:
         connection.close()
     return "", None if health.utc_s is None else (asked_s + heard_s) / 2 - health.utc_s
+
+
+def proxy_used(url: str, proxies: Proxies) -> str:
+    """The proxy on the way to the gateway, as people may see it; empty: there is none."""
+    parts = urlsplit(url)
+    try:
+        proxy = proxies.of(parts.hostname or "", parts.port or 443)
+    except SettingsError:
+        return ""  # the looks through it have said so
+    return "" if proxy is None else str(proxy)
 
 
 async def bus_of_installation(home: Home, addresses: Addresses) -> str | None:
@@ -101,13 +118,13 @@ async def bus_of_installation(home: Home, addresses: Addresses) -> str | None:
         return error.message
 
 
-async def bus_of_node(enrolled: EnrolledNode) -> str | None:
+async def bus_of_node(enrolled: EnrolledNode, proxies: Proxies) -> str | None:
     """The same for a node; None while it has no credential."""
     if not enrolled.credential:
         return None
     try:
         key = SigningKey.from_seed(enrolled.key_seed)
-        servers = Servers.at(enrolled.bus_urls, enrolled.ca_pem)
+        servers = Servers.at(enrolled.bus_urls, enrolled.ca_pem, proxies)
     except (PanalError, ValueError) as error:
         return f"the bus cannot be asked: {error}"
     return await _connected(servers, Login(lambda: enrolled.credential, key.sign))

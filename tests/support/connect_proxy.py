@@ -30,7 +30,7 @@ class ConnectProxy:
 
     def run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port))
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
@@ -91,8 +91,11 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextlib.contextmanager
-def connect_proxy(*hosts: str, login: str = "", answers: bytes | None = None) -> Iterator[ConnectProxy]:
-    made = ConnectProxy(hosts, login, answers)
+def connect_proxy(
+    *hosts: str, login: str = "", answers: bytes | None = None, port: int = 0
+) -> Iterator[ConnectProxy]:
+    """``port`` 0: a free one."""
+    made = ConnectProxy(hosts, login, answers, port)
     thread = threading.Thread(target=made.run, daemon=True)
     thread.start()
     assert made._ready.wait(10.0)

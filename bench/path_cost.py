@@ -43,12 +43,11 @@ from panal.core.ids import (
 )
 from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.principals import Role
-from panal.core.records import AliasRecord, ApiKeyRecord
+from panal.core.records import ApiKeyRecord
 from panal.core.requests import InferenceRequest
 from panal.dispatch.bookings import Bookings
 from panal.dispatch.dispatcher import Dispatcher, Limits
 from panal.dispatch.fleet import Fleet, NodeFacts
-from panal.dispatch.names import ServedNames
 from panal.gateway.app import App
 from panal.gateway.http_protocol import PanalHttpProtocol
 from panal.gateway.inference import Inference
@@ -296,9 +295,7 @@ async def _gateway(
     _keep.append(beats)
     await asyncio.sleep(0)
     await side.start(_Handlers(dispatcher))
-    names = ServedNames(_NoAliases(), fleet, clock)
-    inference = Inference(dispatcher, directory, ids, clock, 600.0, None, names.model_of)
-    app = App(inference, None)  # type: ignore[arg-type]
+    app = App(Inference(dispatcher, directory, ids, clock, 600.0), None)  # type: ignore[arg-type]
     config = uvicorn.Config(
         app, lifespan="off", ws="none", access_log=False, log_config=None, server_header=False,
         date_header=False, proxy_headers=False, timeout_keep_alive=15,
@@ -312,16 +309,6 @@ _LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 """A key has no digit below 2."""
 
 _keep: list[asyncio.Task[None]] = []
-
-
-class _NoAliases:
-    """Implements dispatch.names.NameStore."""
-
-    async def names_revision(self) -> int:
-        return 0
-
-    async def every_alias(self) -> Sequence[AliasRecord]:
-        return []
 
 
 class _Handlers:

@@ -168,7 +168,7 @@ def test_models_usage_audit_and_status(place: Installation, node: str) -> None:
     assert (told["nodes"], told["finish"]) == ([node], "stop")
     words = good(place, "chat", "hello there")
     assert f"[{node}]" in words and "hello there" in words
-    assert good_json(place, "models", "list") == [{"model": "echo", "nodes": [node]}]
+    assert good_json(place, "models", "list") == [{"model": "echo", "aliases": [], "nodes": [node]}]
     assert "echo" in good(place, "models", "list")
     until(lambda: len(good_json(place, "usage", "list")) >= 2, 20, "both requests are in the store")
     assert "complete" in good(place, "usage", "list", "--limit", "1")
@@ -350,7 +350,7 @@ def test_the_openapi_document_is_whole(place: Installation) -> None:
     for path, operations in document["paths"].items():
         assert path.startswith("/api/v1/")
         for method, operation in operations.items():
-            assert method in ("get", "post", "put", "delete")
+            assert method in ("get", "post", "put", "patch", "delete")
             names.append(operation["operationId"])
             assert operation["summary"]
             declared = {each["name"] for each in operation["parameters"] if each["in"] == "path"}

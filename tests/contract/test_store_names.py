@@ -1,5 +1,6 @@
 """Aliases, and the names that keys are restricted to: the same promises on SQLite and PostgreSQL."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -133,3 +134,23 @@ async def test_usage_keeps_the_name_that_was_used(store):
     await store.add_usage(rows, [])
     async with store.reading() as tx:
         assert await tx.usage.list(TENANT) == rows[::-1]
+
+
+async def test_a_right_that_is_taken_while_a_name_is_renamed_stays_taken(store):
+    async with store.transaction() as tx:
+        await tx.principals.add(principal_row())
+        await tx.api_keys.add(key_row(1))
+
+    async def rename() -> None:
+        async with store.transaction() as tx:
+            await tx.api_keys.rename_model(TENANT, "fast", "quick")
+
+    async def take(models: set[str]) -> None:
+        async with store.transaction() as tx:
+            await tx.api_keys.set_models(TENANT, "key_0001", frozenset(models))
+
+    for _ in range(30):
+        await take({"fast"})
+        await asyncio.gather(rename(), take({"x"}))
+        (key,) = await store.usable_keys()
+        assert key.models == {"x"}

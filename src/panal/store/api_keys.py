@@ -90,6 +90,7 @@ class ApiKeys:
         """A name is called otherwise from now on: keys that may use it keep it. Gives their number."""
         query = sa.select(_KEYS.c.key_id, _KEYS.c.models)
         query = query.where(_KEYS.c.tenant_id == tenant_id, _KEYS.c.models != "")
+        query = query.with_for_update()  # what somebody else sets meanwhile must not be undone
         key, changes = name_key(name), []
         async for page in pages(self._connection, query, _KEYS.c.key_id):
             for row in page:

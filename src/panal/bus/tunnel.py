@@ -32,7 +32,9 @@ class Talk:
         try:
             target = self._target if self._target.isascii() else self._target.encode("idna").decode()
         except UnicodeError:
-            raise BusError(f"'{self._target}' is not a name that a proxy can be asked for.") from None
+            target = ""
+        if not target.isprintable() or " " in target or not target:
+            raise BusError("The address is not one that a proxy can be asked for.")
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if self._proxy.authorization:
             lines.append(f"Proxy-Authorization: {self._proxy.authorization}")

@@ -129,7 +129,7 @@ def _spares(entry: str, host: str, port: int) -> bool:
             pass  # no network, but perhaps an address with a port
     wanted, colon, number = entry.rpartition(":")
     if colon and number.isdecimal():
-        if int(number) != port:
+        if number != str(port):
             return False
         entry = wanted
     entry = entry.strip("[]")

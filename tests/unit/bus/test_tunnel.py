@@ -85,6 +85,12 @@ def test_who_gave_no_login_is_told_where_to_give_it() -> None:
     assert "give them in node.proxy" in refusal(b"HTTP/1.1 407 No\r\n\r\n", proxy=BARE)
 
 
+@pytest.mark.parametrize("host", ["a b", "a\rb", "a\x00b", "ü" * 80, "a..ü"])
+def test_what_is_no_name_is_asked_of_no_proxy(host: str) -> None:
+    with pytest.raises(BusError, match="not one that a proxy can be asked for"):
+        Talk(PROXY, host, 7443).question()
+
+
 def test_hanging_up_is_told() -> None:
     assert "hung up" in refusal(b"HTTP/1.1 200", b"")
     assert "hung up" in refusal(b"")

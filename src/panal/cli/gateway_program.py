@@ -26,44 +26,34 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
+from panal.cli.http_edge import http_limits
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
 from panal.cli.renewal import Renewal
+from panal.cli.request_path import request_path
 from panal.cli.server_tls import ServerTls
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.controller.controller import Controller
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
 from panal.core.ids import IdSource
-from panal.core.requests import InferenceRequest
 from panal.core.settings import Settings
-from panal.dispatch.bookings import Bookings
-from panal.dispatch.dispatcher import Dispatcher, Limits
-from panal.dispatch.fleet import Fleet
-from panal.dispatch.limiter import Limiter
-from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
 from panal.gateway.door import Door
 from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
-from panal.gateway.http_protocol import HttpLimits
 from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener, bound
-from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
-from panal.identity.salts import TenantSalts
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
-from panal.policy.residency import node_may_see
-from panal.scheduling.replicas import ReplicaView
 from panal.store import Store, open_store
 from panal.store.usage_spool import UsageSpool
 from panal.telemetry.logs import fields
-from panal.telemetry.metrics import GatewayMetrics
 
 STOP_GRACE_S = 5.0
 GARBAGE_EACH_OBJECTS = 20_000
@@ -194,7 +184,7 @@ class GatewayProgram:
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
         door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
-        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door)
+        gateway = request_path(bus, store, directory, spool, settings, clock, registry, pepper, door)
         await gateway.start()
         stack.push_async_callback(bus.close)
         enrolment = Enrolment(
@@ -217,7 +207,7 @@ class GatewayProgram:
             gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
         )
         app = App(inference, build(endpoints, directory, ids), ids)
-        limits = _http_limits(settings)
+        limits = http_limits(settings)
         listeners = [
             Listener(app, plain, limits, door=door, new_request_id=ids.request),
             Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
@@ -262,103 +252,3 @@ async def _first_keys(
     if first is not None:
         say("first_keys", user=first.user_secret)
     home.follow_address(url)
-
-
-def _gateway(
-    bus: NatsGatewayBus,
-    store: Any,
-    directory: KeyDirectory,
-    spool: UsageSpool,
-    settings: Settings,
-    clock: SystemClock,
-    registry: CollectorRegistry,
-    pepper: bytes,
-    door: Door,
-) -> Gateway:
-    """The path and what watches it."""
-    limits = Limits(
-        first_token_s_max=settings.gateway.first_token_s_max,
-        between_tokens_s_max=settings.gateway.between_tokens_s_max,
-        recovery_s_max=settings.gateway.recovery_s_max,
-        attempts_max=settings.gateway.attempts_max,
-        client_stall_s_max=settings.gateway.write_stall_s_max,
-    )
-    queued = _Number()
-    hedges = HedgeBudget()
-    fleet = Fleet(clock)
-    bookings = Bookings(
-        fleet,
-        clock,
-        drawn,
-        queue_length_max=settings.gateway.queue_length_max,
-        queue_wait_s_max=settings.gateway.queue_wait_s_max,
-        on_queue=queued.set,
-    )
-    fleet.on_change = bookings.wake
-    metrics_of: list[GatewayMetrics] = []
-    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came)
-    metrics_of.append(
-        GatewayMetrics(
-            registry,
-            in_flight=lambda: observer.in_flight,
-            queued=lambda: queued.value,
-            streams=lambda: observer.streams,
-            connections=lambda: len(door),
-            tasks=lambda: len(asyncio.all_tasks()),
-        )
-    )
-    salts = TenantSalts(pepper)
-    limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter)
-    watch = Watch(dispatcher, fleet, clock, limits, hedges)
-    return Gateway(
-        bus,
-        store,
-        directory,
-        fleet,
-        bookings,
-        dispatcher,
-        watch,
-        limiter,
-        metrics_of[0],
-        clock,
-        asyncio.Event(),
-    )
-
-
-class _Number:
-    """A number that one part sets and another reads."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def set(self, value: int) -> None:
-        self.value = value
-
-
-def drawn(count: int) -> int:
-    """A number from 0 to ``count`` - 1; a tenth of randrange's time, for four draws a request."""
-    return int(random.random() * count)  # noqa: S311 - no secret hangs on it
-
-
-def _allowed(request: InferenceRequest, replica: ReplicaView) -> bool:
-    return node_may_see(
-        request.data_class,
-        request.residency,
-        node_data_class=replica.data_class,
-        node_country=replica.country,
-    )
-
-
-def _http_limits(settings: Settings) -> HttpLimits:
-    gateway = settings.gateway
-    return HttpLimits(
-        header_s_max=gateway.header_s_max,
-        body_gap_s_max=gateway.body_gap_s_max,
-        body_s_max=gateway.body_s_max,
-        keep_alive_s_max=gateway.keep_alive_s_max,
-        header_bytes_max=gateway.header_bytes_max,
-        headers_max=gateway.headers_max,
-        body_bytes_max=gateway.body_bytes_max,
-        write_stall_s_max=gateway.write_stall_s_max,
-    )

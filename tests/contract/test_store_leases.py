@@ -87,13 +87,12 @@ async def test_nobody_takes_the_lease_while_its_holder_writes(stores: list[Store
         assert await changed(stores[1], old, taken(old, "gw_b", 100.0))
         order.append("taken")
 
-    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-        async with stores[0].transaction() as tx:
-            await tx.leases.require("gw_a", old.term)
-            group.create_task(take())
-            for _ in range(20):
-                await asyncio.sleep(0.01)
-            order.append("written")
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group, stores[0].transaction() as tx:
+        await tx.leases.require("gw_a", old.term)
+        group.create_task(take())
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        order.append("written")
     assert order == ["written", "taken"]
 
 

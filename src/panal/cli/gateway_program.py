@@ -1,6 +1,7 @@
 """The gateway process, wired by hand: store, identity, bus, path, HTTP - and the controller beside it.
 
-Started by ``panal up`` (or by a service) as ``panal gateway --home HOME``. It prints one JSON object a
+Started by ``panal up`` (or by a service) as ``panal gateway --home HOME``, and ``--process N`` where a
+supervisor keeps it. It prints one JSON object a
 line on its output: ``first_keys`` once in an installation's life, ``ready`` when it takes requests.
 """
 
@@ -12,6 +13,7 @@ import random
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from panal.bus.issuer import NatsIssuer
 from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
 from panal.bus.nkeys import verify
 from panal.cli.addresses import Addresses, addresses_of
+from panal.cli.control import Control
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
@@ -33,7 +36,9 @@ from panal.cli.renewal import Renewal
 from panal.cli.request_path import request_path
 from panal.cli.server_tls import ServerTls
 from panal.cli.signals import on_end_signals, on_reload_signal
+from panal.cli.spools import Spools
 from panal.controller.controller import Controller
+from panal.controller.leadership import Leadership
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
 from panal.core.ids import IdSource
@@ -44,22 +49,39 @@ from panal.gateway.door import Door
 from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
 from panal.gateway.inference import Inference
-from panal.gateway.listener import Listener, bound
+from panal.gateway.listener import Listener
+from panal.gateway.process_routes import process_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.gateway.sockets import bound
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
 from panal.store import Store, open_store
-from panal.store.usage_spool import UsageSpool
+from panal.telemetry.exchange import MetricsExchange
 from panal.telemetry.logs import fields
 
 STOP_GRACE_S = 5.0
 GARBAGE_EACH_OBJECTS = 20_000
 
 
-def run(home: Home, settings: Settings, reread: Callable[[], Settings], *, watch_parent: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which of the host's gateway processes this one is, from 1. ``shared``: there are others."""
+
+    number: int = 1
+    shared: bool = False
+
+    @property
+    def program(self) -> str:
+        """Its name in logs."""
+        return "gateway" if self.number == 1 else f"gateway-{self.number}"
+
+
+def run(
+    home: Home, settings: Settings, reread: Callable[[], Settings], place: Place, *, watch_parent: bool
+) -> None:
     """Run until a signal, or until the parent is gone. Raises SettingsError, StoreError, BusError.
 
     ``reread`` gives the settings as they are now; of these only the log's level is taken over at run time.
@@ -67,16 +89,16 @@ def run(home: Home, settings: Settings, reread: Callable[[], Settings], *, watch
     if watch_parent:
         die_with_parent()
     try:
-        log_to("gateway", home.logs / "gateway.log", settings)
+        log_to(place.program, home.gateway_log(place.number), settings)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(home, settings, reread, watch_parent=watch_parent))
+            runner.run(_serve(home, settings, reread, place, watch_parent=watch_parent))
     except* PanalError as group:
         error = first_of(group)
         say("failed", message=error.message)
         raise error from None
     except* Exception:
         logging.getLogger("panal.gateway").exception("the gateway failed", extra=fields(action="failed"))
-        say("failed", message=f"The gateway failed unexpectedly; see {home.logs / 'gateway.log'}.")
+        say("failed", message=f"The gateway failed unexpectedly; see {home.gateway_log(place.number)}.")
         raise
 
 
@@ -90,12 +112,12 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    home: Home, settings: Settings, reread: Callable[[], Settings], *, watch_parent: bool
+    home: Home, settings: Settings, reread: Callable[[], Settings], place: Place, *, watch_parent: bool
 ) -> None:
     stopped = asyncio.Event()
     on_end_signals(stopped.set)
     async with AsyncExitStack() as stack:
-        program = await GatewayProgram.build(home, settings, stack)
+        program = await GatewayProgram.build(home, settings, place, stack)
 
         def look_again() -> None:
             reread_level(reread)
@@ -137,8 +159,9 @@ class GatewayProgram:
     def __init__(
         self,
         gateway: Gateway,
-        controller: Controller,
-        spool: UsageSpool,
+        control: Control,
+        spools: Spools,
+        metrics: MetricsExchange,
         listeners: list[Listener],
         addresses: Addresses,
         renewal: Renewal,
@@ -146,19 +169,26 @@ class GatewayProgram:
         self.gateway = gateway
         self.renewal = renewal
         self.addresses = addresses
-        self._controller = controller
-        self._spool = spool
+        self._control = control
+        self._spools = spools
+        self._metrics = metrics
         self._listeners = listeners
 
     @classmethod
-    async def build(cls, home: Home, settings: Settings, stack: AsyncExitStack) -> "GatewayProgram":
+    async def build(
+        cls, home: Home, settings: Settings, place: Place, stack: AsyncExitStack
+    ) -> "GatewayProgram":
         """Open everything that can fail before the first request. What is opened is closed by ``stack``."""
         clock = SystemClock()
         ids = IdSource(clock, os.urandom)
         addresses = addresses_of(settings)
         # Before anything is made: a port in use must leave no trace.
-        plain = stack.enter_context(bound(settings.gateway.http_host, settings.gateway.http_port))
-        secure = stack.enter_context(bound(addresses.listen_host, settings.gateway.https_port))
+        hosts = (settings.gateway.http_host, addresses.listen_host)
+        ports = (settings.gateway.http_port, settings.gateway.https_port)
+        plain, secure = [
+            stack.enter_context(bound(host, port, shared=place.shared))
+            for host, port in zip(hosts, ports, strict=True)
+        ]
         ca = create_or_load_ca(home.path, clock)
         tls = ServerTls(home.path, settings.gateway, addresses, ca, clock)
         authority_file = authority_path(home.path)
@@ -169,22 +199,29 @@ class GatewayProgram:
         stack.push_async_callback(store.close)
         pepper = home.pepper(os.urandom)
         await _first_keys(home, store, ids, clock, pepper, addresses.http_url)
-        spool = UsageSpool(home.spool)
-        spool.open()
-        stack.callback(spool.close)
+        spools = await Spools.opened(home, place.number, clock, stack, shared=place.shared)
 
-        controller_bus = NatsControllerBus(servers, authority, entropy=os.urandom, randomness=random.random)
+        own_id = ids.gateway()
         issuer = NatsIssuer(authority, authority_file, servers, clock, randomness=random.random)
-        controller = Controller(controller_bus, store, issuer, clock, ids, settings.node.credential_s)
-        await controller.refresh()
-        await controller_bus.start(controller)
-        stack.push_async_callback(controller_bus.close)
+        controller_bus = NatsControllerBus(servers, authority, entropy=os.urandom, randomness=random.random)
+        leadership = Leadership(store, own_id, clock)
+        controller = Controller(
+            controller_bus, store, issuer, clock, ids, settings.node.credential_s, leadership
+        )
+        control = Control(leadership, controller)
+        await control.start(controller_bus, stack)
 
-        bus = NatsGatewayBus(ids.gateway(), servers, authority, entropy=os.urandom, randomness=random.random)
+        bus = NatsGatewayBus(own_id, servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
         door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
-        gateway = request_path(bus, store, directory, spool, settings, clock, registry, pepper, door)
+        gateway = request_path(
+            bus, store, directory, spools.own, settings, clock, registry, pepper, door, control.leads
+        )
+        metrics = MetricsExchange(
+            registry, home.metrics, place.number, own_id, clock.utc_seconds(), control.leads
+        )
+        metrics.open()
         await gateway.start()
         stack.push_async_callback(bus.close)
         enrolment = Enrolment(
@@ -199,7 +236,8 @@ class GatewayProgram:
         )
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
         endpoints = [
-            *client_endpoints(gateway, registry),
+            *client_endpoints(gateway),
+            *process_endpoints(metrics),
             *join_endpoints(enrolment, tls.authority),
             *admin_endpoints(Management(means), gateway),
         ]
@@ -212,14 +250,15 @@ class GatewayProgram:
             Listener(app, plain, limits, door=door, new_request_id=ids.request),
             Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
         ]
-        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look))
+        return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look))
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
         return [
             self.gateway.run(),
-            self._controller.run(),
-            self._spool.run(self.gateway.store),
+            *self._control.background(),
+            *self._spools.background(self.gateway.store),
+            self._metrics.run(),
             self.renewal.run(),
         ]
 
@@ -230,11 +269,12 @@ class GatewayProgram:
 
     async def stop(self) -> None:
         """Take no more requests, let the running ones end, write what waits."""
-        for listener in self._listeners:
-            await listener.stop(STOP_GRACE_S)
-        await self._spool.drain(self.gateway.store)
+        await self._control.give_back()
+        await asyncio.gather(*(listener.stop(STOP_GRACE_S) for listener in self._listeners))
+        await self._spools.own.drain(self.gateway.store)
         await self.gateway.limiter.close()
         await self.gateway.directory.note_use()
+        await self._metrics.publish()
 
 
 async def _first_keys(

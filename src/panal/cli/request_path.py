@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -36,6 +37,7 @@ def request_path(
     registry: CollectorRegistry,
     pepper: bytes,
     door: Door,
+    leads: Callable[[], bool],
 ) -> Gateway:
     """The path and what watches it."""
     limits = Limits(
@@ -67,6 +69,7 @@ def request_path(
             streams=lambda: observer.streams,
             connections=lambda: len(door),
             tasks=lambda: len(asyncio.all_tasks()),
+            leads=leads,
         )
     )
     salts = TenantSalts(pepper)

@@ -22,10 +22,11 @@ class Leadership:
         self._tenure = Tenure(holder)
         self._renewed_s = float("-inf")
         self._led: int | None = None
+        self._over = False
 
     def term(self) -> int | None:
         """The term in which this process leads; None when it does not. Ask right before every act."""
-        return self._tenure.term(self._clock.monotonic_seconds())
+        return None if self._over else self._tenure.term(self._clock.monotonic_seconds())
 
     async def require(self, tx: Transaction, term: int) -> None:
         """In the transaction of every write: nothing is written in a term that is over. Raises Conflict."""
@@ -39,6 +40,8 @@ class Leadership:
 
     async def look(self) -> None:
         """One look, and the move that it calls for. A store that is away costs the lease, no more."""
+        if self._over:
+            return
         try:
             await self._look()
         except StoreError as error:
@@ -49,9 +52,8 @@ class Leadership:
         self._say()
 
     async def give_back(self) -> None:
-        """At an orderly end: another may lead at once. Raises StoreError."""
-        term = self.term()
-        self._tenure.lost()
+        """At an orderly end: another may lead at once, and this process never again. Raises StoreError."""
+        term, self._over = self.term(), True
         self._say()
         if term is not None:
             async with self._store.transaction() as tx:

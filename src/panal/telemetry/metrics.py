@@ -103,7 +103,7 @@ class GatewayMetrics:
 
     Gauges are read when they are scraped, from the numbers themselves, so that nothing can drift:
     ``in_flight``, ``queued`` and ``streams`` must return 0 when nothing is left; ``connections`` and
-    ``tasks`` show what is left behind where something is.
+    ``tasks`` show what is left behind where something is; ``leads`` is 1 in the controller's process.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class GatewayMetrics:
         streams: Callable[[], float],
         connections: Callable[[], float] = lambda: 0,
         tasks: Callable[[], float] = lambda: 0,
+        leads: Callable[[], float] = lambda: 0,
     ) -> None:
         self.requests = Counter(
             "panal_requests", "Requests that ended.", ("route", "model", "outcome"), registry=registry
@@ -140,6 +141,8 @@ class GatewayMetrics:
         gauge(registry, "panal_streams", "Open streams to clients.", streams)
         gauge(registry, "panal_connections", "Open connections of clients.", connections)
         gauge(registry, "panal_tasks", "Tasks in the event loop.", tasks)
+        gauge(registry, "panal_processes", "Gateway processes that run.", lambda: 1)
+        gauge(registry, "panal_leader", "Processes that lead the controller.", leads)
         self._models: frozenset[str] = frozenset()
         self._of: dict[tuple[str, str], RequestMetrics] = {}
 

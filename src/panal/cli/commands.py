@@ -1,6 +1,7 @@
 """The command line put together: programs, administration, and what people ask for every day."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from panal.cli import (
 )
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
+from panal.cli.api_client import ApiRefused
 from panal.cli.home import home_of
 from panal.cli.output import show_json
 from panal.core.settings import Settings
@@ -214,13 +216,19 @@ def chat(
 
 def status(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
     """What runs, and what it is doing."""
+    from panal.cli.output import processes_line
+
     api = api_of(home, url)
     fleet = api.get("/api/v1/fleet")
+    with contextlib.suppress(ApiRefused):  # a user's key may not ask
+        fleet |= api.get("/api/v1/processes")
     if as_json:
         show_json(fleet)
         return
     working = [node for node in fleet["nodes"] if node["liveness"] == "live"]
     print(f"gateway   {api.url}")
+    if "processes" in fleet:
+        print(processes_line(fleet["processes"]))
     print(f"models    {', '.join(fleet['models']) or 'none yet'}")
     print(f"nodes     {len(working)} of {len(fleet['nodes'])} heard")
     for node in fleet["nodes"]:

@@ -15,7 +15,7 @@ from panal.gateway.app import App
 from panal.gateway.endpoints import RANK, Endpoint, build
 from panal.gateway.http_protocol import CONNECTION
 from panal.gateway.inference import ROUTES, Inference
-from panal.gateway.process_routes import process_endpoints
+from panal.gateway.process_routes import metrics_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.protocol.joining import Authority
 
@@ -54,9 +54,9 @@ def endpoints() -> list[Endpoint]:
     anything: Any = Anything()
     return [
         *client_endpoints(anything),
-        *process_endpoints(anything),
+        *metrics_endpoints(anything),
         *join_endpoints(anything, lambda: Authority("PEM")),
-        *admin_endpoints(anything, anything),
+        *admin_endpoints(anything, anything, anything),
     ]
 
 

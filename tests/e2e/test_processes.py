@@ -89,7 +89,7 @@ def until_all_say(lines: list[Line], secret: str, status: int) -> None:
 def test_p38_parallel_requests_over_both_processes_never_pass_a_limit(
     served: Served, lines: list[Line]
 ) -> None:
-    """Ten requests a day, asked for by 24 at once on connections to both; all ten are had, and not one more."""
+    """Ten requests a day, asked for by 24 on both at once: all ten are had, and not one more."""
     made = served.admin().post("/api/v1/keys", {"name": "limited"})
     served.admin().call("PUT", f"/api/v1/limits/{made['view']['id']}", {"requests_per_day": 10})
     statuses: Counter[int] = Counter()

@@ -104,7 +104,9 @@ def gateway(
     config: ConfigOption = None,
     processes: ProcessesOption = 0,
     process: Annotated[int, typer.Option(help="Number of this process", hidden=True)] = 0,
-    watch_parent: Annotated[bool, typer.Option("--watch-parent", hidden=True)] = False,
+    watch_parent: Annotated[
+        bool, typer.Option("--watch-parent", help="End with the parent", hidden=True)
+    ] = False,
 ) -> None:
     """The gateway with the controller, on a host where the bus runs or can be reached."""
     found = home_of(home, os.environ)

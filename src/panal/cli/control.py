@@ -8,7 +8,11 @@ from typing import Any
 from panal.bus.seam import ControllerBus
 from panal.controller.controller import Controller
 from panal.controller.leadership import Leadership
+from panal.core.clock import Clock
 from panal.core.errors import StoreError
+from panal.core.ids import GatewayId, IdSource
+from panal.identity.seams import CredentialIssuer
+from panal.store import Store
 from panal.telemetry.logs import fields
 
 log = logging.getLogger("panal.controller")
@@ -19,12 +23,30 @@ class Control:
     leadership: Leadership
     controller: Controller
 
-    async def start(self, bus: ControllerBus, stack: AsyncExitStack) -> None:
-        """Take the lease if it is free, and hear the fleet. Raises StoreError, BusError."""
-        await self.leadership.look()
-        await self.controller.refresh()
-        await bus.start(self.controller)
+    @classmethod
+    async def started(
+        cls,
+        bus: ControllerBus,
+        store: Store,
+        issuer: CredentialIssuer,
+        clock: Clock,
+        ids: IdSource,
+        credential_s: float,
+        holder: GatewayId,
+        stack: AsyncExitStack,
+    ) -> "Control":
+        """It has the lease if that was free, and hears the fleet. Raises StoreError, BusError."""
+        leadership = Leadership(store, holder, clock)
+        controller = Controller(bus, store, issuer, clock, ids, credential_s, leadership)
+        await leadership.look()
+        await controller.refresh()
+        await bus.start(controller)
         stack.push_async_callback(bus.close)
+        return cls(leadership, controller)
+
+    def changed(self) -> None:
+        """Nodes or keys changed in the store, through this process."""
+        self.controller.changed()
 
     def leads(self) -> bool:
         return self.leadership.term() is not None

@@ -29,7 +29,7 @@ from panal.cli.control import Control
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
 from panal.cli.home import AdminAccess, Home
-from panal.cli.http_edge import http_limits
+from panal.cli.http_edge import listeners_of, sockets_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
 from panal.cli.renewal import Renewal
@@ -37,8 +37,6 @@ from panal.cli.request_path import request_path
 from panal.cli.server_tls import ServerTls
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.cli.spools import Spools
-from panal.controller.controller import Controller
-from panal.controller.leadership import Leadership
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
 from panal.core.ids import IdSource
@@ -50,9 +48,8 @@ from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
 from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener
-from panal.gateway.process_routes import process_endpoints
+from panal.gateway.process_routes import metrics_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
-from panal.gateway.sockets import bound
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
@@ -183,12 +180,7 @@ class GatewayProgram:
         ids = IdSource(clock, os.urandom)
         addresses = addresses_of(settings)
         # Before anything is made: a port in use must leave no trace.
-        hosts = (settings.gateway.http_host, addresses.listen_host)
-        ports = (settings.gateway.http_port, settings.gateway.https_port)
-        plain, secure = [
-            stack.enter_context(bound(host, port, shared=place.shared))
-            for host, port in zip(hosts, ports, strict=True)
-        ]
+        sockets = sockets_of(settings, addresses, stack, shared=place.shared)
         ca = create_or_load_ca(home.path, clock)
         tls = ServerTls(home.path, settings.gateway, addresses, ca, clock)
         authority_file = authority_path(home.path)
@@ -204,13 +196,9 @@ class GatewayProgram:
         own_id = ids.gateway()
         issuer = NatsIssuer(authority, authority_file, servers, clock, randomness=random.random)
         controller_bus = NatsControllerBus(servers, authority, entropy=os.urandom, randomness=random.random)
-        leadership = Leadership(store, own_id, clock)
-        controller = Controller(
-            controller_bus, store, issuer, clock, ids, settings.node.credential_s, leadership
+        control = await Control.started(
+            controller_bus, store, issuer, clock, ids, settings.node.credential_s, own_id, stack
         )
-        control = Control(leadership, controller)
-        await control.start(controller_bus, stack)
-
         bus = NatsGatewayBus(own_id, servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
@@ -219,7 +207,7 @@ class GatewayProgram:
             bus, store, directory, spools.own, settings, clock, registry, pepper, door, control.leads
         )
         metrics = MetricsExchange(
-            registry, home.metrics, place.number, own_id, clock.utc_seconds(), control.leads
+            gateway.metrics.families, home.metrics, place.number, own_id, clock.utc_seconds(), control.leads
         )
         metrics.open()
         await gateway.start()
@@ -231,25 +219,21 @@ class GatewayProgram:
             lambda: Advertised(addresses.advertised_bus_urls, ca.pem),
             ids=ids,
             clock=clock,
-            notify=controller.changed,
+            notify=control.changed,
             credential_s=settings.node.credential_s,
         )
-        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
+        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed)
         endpoints = [
             *client_endpoints(gateway),
-            *process_endpoints(metrics),
+            *metrics_endpoints(metrics),
             *join_endpoints(enrolment, tls.authority),
-            *admin_endpoints(Management(means), gateway),
+            *admin_endpoints(Management(means), gateway, metrics),
         ]
         inference = Inference(
             gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
         )
         app = App(inference, build(endpoints, directory, ids), ids)
-        limits = http_limits(settings)
-        listeners = [
-            Listener(app, plain, limits, door=door, new_request_id=ids.request),
-            Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
-        ]
+        listeners = listeners_of(app, sockets, settings, tls.context, door, ids)
         return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look))
 
     def background(self) -> list[Any]:

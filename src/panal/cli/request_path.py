@@ -70,6 +70,7 @@ def request_path(
             connections=lambda: len(door),
             tasks=lambda: len(asyncio.all_tasks()),
             leads=leads,
+            clock=clock,
         )
     )
     salts = TenantSalts(pepper)

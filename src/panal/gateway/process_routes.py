@@ -13,15 +13,20 @@ class Processes(msgspec.Struct):
     processes: list[ProcessSeen]
 
 
-def process_endpoints(shown: Shown) -> list[Endpoint]:
+def metrics_endpoints(shown: Shown) -> list[Endpoint]:
     async def metrics(_call: Call) -> Text:
         return Text(await shown.text(), "text/plain; version=0.0.4; charset=utf-8")
 
+    return [
+        Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics of this host's processes")
+    ]
+
+
+def process_endpoints(shown: Shown) -> list[Endpoint]:
     async def processes(_call: Call) -> Processes:
         return Processes(list(await shown.processes()))
 
     return [
-        Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics of this host's processes"),
         Endpoint(
             "GET",
             "/api/v1/processes",

@@ -18,12 +18,11 @@ from typing import Protocol
 
 import msgspec
 from prometheus_client import generate_latest
-from prometheus_client.registry import Collector
 
 from panal.core.errors import SettingsError
 from panal.core.private_files import write_private
 from panal.telemetry.logs import fields
-from panal.telemetry.sums import Collected, Family, Part, added_up, counted, families_of
+from panal.telemetry.sums import Collected, Family, Part, added_up, counted
 
 PUBLISH_EACH_S = 1.0
 SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
@@ -67,18 +66,20 @@ class Shown(Protocol):
 
 
 class MetricsExchange:
-    """One process's side. ``leads`` is asked at each writing. The constructor touches nothing."""
+    """One process's side. ``families`` and ``leads`` are asked at each writing. The constructor touches
+    nothing.
+    """
 
     def __init__(
         self,
-        registry: Collector,
+        families: Callable[[], list[Family]],
         folder: Path,
         number: int,
         gateway: str,
         began_utc_s: float,
         leads: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._registry = registry
+        self._families = families
         self._folder = folder
         self._number = number
         self._gateway = gateway
@@ -86,6 +87,7 @@ class MetricsExchange:
         self._leads = leads
         self._mark = mark_of(os.getpid())
         self._before: list[Family] = []
+        self._last: tuple[list[Family], bool] | None = None
         self._written: Snapshot | None = None
         self._one_at_a_time = asyncio.Lock()
         self._told = False
@@ -105,15 +107,17 @@ class MetricsExchange:
     async def publish(self) -> Snapshot:
         """Write this process's numbers as they are now. A disk that refuses them is told in the log."""
         async with self._one_at_a_time:
-            snapshot = self._now()
-            if snapshot != self._written:
-                try:
-                    await asyncio.to_thread(_write, self._path(), snapshot)
-                    self._written, self._told = snapshot, False
-                except SettingsError as error:
-                    if not self._told:
-                        log.error("metrics: %s", error.message, extra=fields(action="metrics_not_kept"))
-                    self._told = True
+            now = (self._families(), self._leads())
+            if self._written is not None and now == self._last:
+                return self._written
+            snapshot = await asyncio.to_thread(self._snapshot, *now)
+            try:
+                await asyncio.to_thread(_write, self._path(), snapshot)
+                self._last, self._written, self._told = now, snapshot, False
+            except SettingsError as error:
+                if not self._told:
+                    log.error("metrics: %s", error.message, extra=fields(action="metrics_not_kept"))
+                self._told = True
             return snapshot
 
     async def text(self) -> bytes:
@@ -126,16 +130,16 @@ class MetricsExchange:
         own = await self.publish()
         return await asyncio.to_thread(lambda: [_seen(each) for each in _all(self._folder, own)])
 
-    def _now(self) -> Snapshot:
-        own = families_of(self._registry)
+    def _snapshot(self, own: list[Family], leads: bool) -> Snapshot:
+        whole = added_up([Part(own, lives=True), Part(self._before, lives=False)]) if self._before else own
         return Snapshot(
             number=self._number,
             gateway=self._gateway,
             pid=os.getpid(),
             mark=self._mark,
             began_utc_s=self._began_utc_s,
-            leads=self._leads(),
-            families=added_up([Part(own, lives=True), Part(self._before, lives=False)]),
+            leads=leads,
+            families=whole,
         )
 
     def _path(self) -> Path:

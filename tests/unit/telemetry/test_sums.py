@@ -10,26 +10,29 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from panal.core.errors import SettingsError
 from panal.telemetry import exchange
 from panal.telemetry.exchange import MetricsExchange, Snapshot, forget_counts, mark_of, snapshots_in
 from panal.telemetry.metrics import GatewayMetrics
-from panal.telemetry.sums import Collected, Family, Part, Sample, added_up, counted, families_of
-from panal.telemetry.tallies import SecondsHistogram
+from panal.telemetry.sums import Collected, Family, Part, Series, added_up, counted
+from panal.telemetry.tallies import Counts, Reading, SecondsHistogram
 
 
 class Process:
-    """A registry with one metric of each kind, and its side of the exchange."""
+    """One metric of each kind, and the exchange."""
 
     def __init__(self, folder: Path, number: int, gateway: str = "") -> None:
-        self.registry = CollectorRegistry()
-        self.counter = Counter("panal_asked", "Asked.", ("model",), registry=self.registry)
+        self.counter = Counts("panal_asked", "Asked.", ("model",), lambda: 50.0)
         self.histogram = SecondsHistogram("panal_took_seconds", "Took.", ("model",), (0.1, 1.0))
-        self.registry.register(self.histogram)
-        self.open = Gauge("panal_open", "Open.", registry=self.registry)
-        self.exchange = MetricsExchange(self.registry, folder, number, gateway or f"gw_{number}", 100.0)
+        self.open = 0.0
+        gauge = Reading("panal_open", "Open.", lambda: self.open)
+
+        def families() -> list[Family]:
+            return [self.counter.family(), self.histogram.family(), gauge.family()]
+
+        self.exchange = MetricsExchange(families, folder, number, gateway or f"gw_{number}", 100.0)
         self.exchange.open()
 
     async def value(self, name: str) -> float:
@@ -54,7 +57,7 @@ async def test_any_process_shows_what_all_have_counted(tmp_path: Path) -> None:
     for process, count in ((first, 3), (second, 4)):
         process.counter.labels("a").inc(count)
         process.histogram.child("a").observe_several(0.05, count)
-        process.open.set(count)
+        process.open = count
         await process.exchange.publish()
     for process in (first, second):
         assert await process.value(ASKED) == 7
@@ -65,9 +68,9 @@ async def test_any_process_shows_what_all_have_counted(tmp_path: Path) -> None:
 async def test_gauges_are_those_of_the_living_and_counters_also_those_of_the_ended(tmp_path: Path) -> None:
     first, second = Process(tmp_path, 1), Process(tmp_path, 2)
     second.counter.labels("a").inc(4)
-    second.open.set(9)
+    second.open = 9
     await second.exchange.publish()
-    first.open.set(1)
+    first.open = 1
     ended(tmp_path / "2.json")
     assert await first.value("panal_open") == 1
     assert await first.value(ASKED) == 4
@@ -81,7 +84,7 @@ async def test_a_process_that_is_started_again_goes_on_from_what_was_counted_in_
     for life in range(1, 4):
         process = Process(tmp_path, 2, f"gw_{life}")
         process.counter.labels("a").inc(5)
-        process.open.set(2)
+        process.open = 2
         await process.exchange.publish()
         assert await other.value(ASKED) == 5 * life
         ended(tmp_path / "2.json")
@@ -108,7 +111,7 @@ async def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     (tmp_path / "1.json").unlink()
     await process.exchange.publish()
     assert not (tmp_path / "1.json").exists()
-    process.open.set(1)
+    process.open = 1
     await process.exchange.publish()
     assert (tmp_path / "1.json").exists()
 
@@ -154,53 +157,58 @@ def test_one_process_shows_exactly_what_its_registry_does() -> None:
         of.ended("ok")
         of.total.observe(0.3)
     metrics.attempts["ok"].inc()
-    families = added_up([Part(families_of(registry), lives=True)])
+    families = added_up([Part(metrics.families(), lives=True)])
     assert generate_latest(Collected(families)) == generate_latest(registry)
 
 
 VALUES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100)), max_size=5)
+PARTS = st.lists(st.tuples(VALUES, st.booleans()), max_size=6)
 
 
-@given(st.lists(st.tuples(VALUES, st.booleans()), max_size=6))
+def part_of(values: list[tuple[str, int]], lives: bool) -> Part:
+    series = [Series((label,), [float(value)], 1.0) for label, value in dict(values).items()]
+    buckets = [Series((label,), [0.5, float(value), 1.0]) for label, value in dict(values).items()]
+    return Part(
+        [
+            Family("n", "counter", "N.", ("l",), series),
+            Family("h", "histogram", "H.", ("l",), buckets, (0.1,)),
+            Family("g", "gauge", "G.", (), [Series((), [float(len(values))])]),
+        ],
+        lives,
+    )
+
+
+def flat(families: list[Family]) -> set[tuple[str, tuple[str, ...], tuple[float, ...]]]:
+    return {
+        (family.name, series.labels, tuple(series.numbers)) for family in families for series in family.series
+    }
+
+
+@given(PARTS)
 def test_sums_are_the_same_in_any_order_and_any_grouping(
     parts: list[tuple[list[tuple[str, int]], bool]],
 ) -> None:
-    made = [
-        Part(
-            [
-                Family(
-                    "n",
-                    "counter",
-                    "N.",
-                    [Sample("n_total", (("l", label),), v) for label, v in dict(values).items()],
-                ),
-                Family("g", "gauge", "G.", [Sample("g", (), float(len(values)))]),
-            ],
-            lives,
-        )
-        for values, lives in parts
-    ]
-
-    def flat(families: list[Family]) -> set[tuple[str, tuple[tuple[str, str], ...], float]]:
-        return {
-            (sample.name, sample.labels, sample.value) for family in families for sample in family.samples
-        }
-
+    made = [part_of(values, lives) for values, lives in parts]
     whole = flat(added_up(made))
     assert flat(added_up(reversed(made))) == whole
     wanted = sum(value for values, _lives in parts for value in dict(values).values())
-    assert sum(value for name, _labels, value in whole if name == "n_total") == wanted
+    assert sum(numbers[0] for name, _labels, numbers in whole if name == "n") == wanted
+    assert sum(numbers[1] for name, _labels, numbers in whole if name == "h") == wanted
     living = sum(len(values) for values, lives in parts if lives)
-    assert sum(value for name, _labels, value in whole if name == "g") == living
+    assert sum(numbers[0] for name, _labels, numbers in whole if name == "g") == living
     halves = [Part(counted(added_up(half)), lives=False) for half in (made[:3], made[3:])]
-    assert {each for each in flat(added_up(halves)) if each[0] == "n_total"} == {
-        each for each in whole if each[0] == "n_total"
-    }
+    assert flat(added_up(halves)) == {each for each in whole if each[0] != "g"}
 
 
 def test_counting_began_when_the_first_began() -> None:
     def part(value: float) -> Part:
-        return Part([Family("n", "counter", "N.", [Sample("n_created", (), value)])], lives=True)
+        return Part([Family("n", "counter", "N.", (), [Series((), [1.0], value)])], lives=True)
 
     [family] = added_up([part(7.0), part(5.0), part(9.0)])
-    assert [sample.value for sample in family.samples] == [5.0]
+    assert family.series == [Series((), [3.0], 5.0)]
+
+
+def test_what_was_given_is_not_changed() -> None:
+    part = part_of([("a", 1)], lives=True)
+    added_up([part, part])
+    assert part == part_of([("a", 1)], lives=True)

@@ -1,6 +1,10 @@
 """Two gateway processes behind one port: spread, limits, keys, metrics, one killed, the leader killed."""
 
 import http.client
+import os
+import shutil
+import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,8 +14,16 @@ from typing import Any
 import pytest
 
 from panal.bus.credentials import expires_utc_s
+from panal.cli.api_client import Api
 from panal.node.enrolled import load_enrolled
-from tests.support.installation import Installation, processes_naming, short_folder, until
+from tests.support.installation import (
+    Installation,
+    Program,
+    free_ports,
+    processes_naming,
+    short_folder,
+    until,
+)
 from tests.support.members import Member, Members
 from tests.support.processes import (
     Clients,
@@ -262,3 +274,48 @@ def test_credentials_are_renewed_by_the_next_leader() -> None:
             members.close()
             served.stop()
         assert processes_naming(str(installation.home)) == []
+
+
+def test_a_host_with_gateways_only_runs_as_many_and_ends_them_in_order() -> None:
+    """``panal gateway --processes 2`` with a home of its own beside an installation that has the bus."""
+    with short_folder() as folder:
+        first = Installation(folder, arguments=["--no-node"]).start()
+        home = folder / "other"
+        shutil.copytree(first.home, home, ignore=shutil.ignore_patterns("panal.db*", "spool", "logs"))
+        http_port, https_port = free_ports(2)
+        environment = first.environment | {
+            "PANAL_GATEWAY__HTTP_PORT": str(http_port),
+            "PANAL_GATEWAY__HTTPS_PORT": str(https_port),
+            "PANAL_GATEWAY__STORE_URL": f"sqlite:///{first.home / 'panal.db'}",
+        }
+        program = Program(["gateway", "--processes", "2", "--home", str(home)], environment)
+        api = Api(f"http://127.0.0.1:{http_port}", first.admin_key)
+        try:
+            until(lambda: "2 gateway processes run" in program.output, 40.0, "both are ready")
+            both = api.get("/api/v1/processes")["processes"]
+            assert [(each["number"], each["lives"], each["leads"]) for each in both] == [
+                (1, True, False),
+                (2, True, False),
+            ]
+            os.kill(both[1]["pid"], signal.SIGKILL)
+            until(lambda: "runs again" in program.output, 20.0, "it came back")
+            assert program.stop() == 0, program.output
+            assert processes_naming(str(home)) == []
+        finally:
+            program.kill()
+            first.stop()
+
+
+def test_a_port_in_use_is_refused_before_anything_is_made() -> None:
+    with short_folder() as folder, socket.socket() as theirs:
+        installation = Installation(folder, arguments=["--processes", "2", "--no-node"])
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        theirs.bind(("127.0.0.1", installation.http_port))
+        theirs.listen()
+        program = Program(installation.arguments, installation.environment)
+        try:
+            assert program.wait(20.0) != 0
+        finally:
+            program.kill()
+        assert f"Cannot listen on 127.0.0.1 port {installation.http_port}" in program.output
+        assert not (installation.home / "panal.db").exists() and not (installation.home / "ca").exists()

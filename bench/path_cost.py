@@ -30,7 +30,8 @@ from uvicorn.server import ServerState
 from panal.bus.nats_client import LinkEvents
 from panal.bus.nats_parser import Handler
 from panal.bus.sides import GatewaySide
-from panal.cli.gateway_program import GARBAGE_EACH_OBJECTS, drawn
+from panal.cli.gateway_program import GARBAGE_EACH_OBJECTS
+from panal.cli.request_path import drawn
 from panal.core.clock import SystemClock
 from panal.core.ids import (
     DEFAULT_PROJECT,

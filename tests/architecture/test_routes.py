@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from panal.core.clock import ManualClock
 from panal.core.errors import NotAuthenticated
@@ -16,6 +15,7 @@ from panal.gateway.app import App
 from panal.gateway.endpoints import RANK, Endpoint, build
 from panal.gateway.http_protocol import CONNECTION
 from panal.gateway.inference import ROUTES, Inference
+from panal.gateway.process_routes import metrics_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.protocol.joining import Authority
 
@@ -53,9 +53,10 @@ class Keys:
 def endpoints() -> list[Endpoint]:
     anything: Any = Anything()
     return [
-        *client_endpoints(anything, CollectorRegistry()),
+        *client_endpoints(anything),
+        *metrics_endpoints(anything),
         *join_endpoints(anything, lambda: Authority("PEM")),
-        *admin_endpoints(anything, anything),
+        *admin_endpoints(anything, anything, anything),
     ]
 
 

@@ -265,3 +265,15 @@ async def test_many_streams_share_messages() -> None:
         assert all(text_of(each.data) == expected for each in seen)
         frames = sum(len(each.numbers) for each in seen)
         assert bench.gateway.messages < frames / 2
+
+
+async def test_an_instruction_of_an_earlier_term_is_ignored(bench: EchoBench) -> None:
+    """As of a leader whose machine stood still while another one took over."""
+    bench.controller.instruct("cordon", reason="being moved", term=1_790_000_007)
+    await bench.gateway.heartbeat_with(lambda beat: beat.reason == "being moved")
+    bench.controller.instruct("uncordon", term=1_790_000_006)
+    name = bench.controller.instruct("accept", term=1_790_000_007)
+    await bench.controller.report_with(lambda report: report.instruction == name)
+    assert bench.agent.may_serve() == "being moved"
+    bench.controller.instruct("uncordon", term=1_790_000_008)
+    await bench.gateway.ready()

@@ -16,7 +16,8 @@ from panal.gateway.door import Door
 from panal.gateway.endpoints import Call, Endpoint, build
 from panal.gateway.http_protocol import HttpLimits
 from panal.gateway.inference import Inference
-from panal.gateway.listener import Listener, bound
+from panal.gateway.listener import Listener
+from panal.gateway.sockets import bound
 from panal.protocol.messages import Event, RunAttempt, TokenUsage
 from tests.support.path import Path, ScriptedNode, principal
 

@@ -1,8 +1,6 @@
 """Where the authority keeps its seeds and revocations: HOME/nats/authority.json, readable by its owner."""
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +8,7 @@ import msgspec
 from panal.bus.credentials import Authority, Seeds
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
-from panal.core.private_files import write_private, write_private_once
+from panal.core.private_files import one_at_a_time, write_private, write_private_once
 
 FILE_NAME = "authority.json"
 
@@ -49,7 +47,7 @@ def reread_revocations(path: Path, authority: Authority) -> None:
 def save_revocations(path: Path, authority: Authority) -> None:
     """Add the authority's revocations to the file, and take over those that others wrote meanwhile."""
     try:
-        with _one_at_a_time(path):
+        with one_at_a_time(path):
             content = _read(path)
             authority.merge_revocations(content.revocations)
             content.revocations = authority.revocations
@@ -69,17 +67,6 @@ def _read(path: Path) -> _Content:
 
 def _damaged(path: Path) -> SettingsError:
     return SettingsError(f"The bus authority {path} is damaged; restore it from a backup.")
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Programs on one machine wait for each other here; the system lets go if one of them dies."""
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _bytes(content: _Content) -> bytes:

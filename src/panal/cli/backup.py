@@ -31,7 +31,7 @@ STORE = "store.jsonl"
 SETTINGS = "panal.toml"
 NEEDED = ("secrets/pepper", "ca/ca.pem", "nats/authority.json")
 OTHERS = ("admin.json", "agent/node.json", "agent/desk/pause.json")
-_SPOOL = re.compile(r"spool/\d{1,12}\.jsonl")
+_SPOOL = re.compile(r"spool/(?:\d{1,2}/)?\d{1,12}\.jsonl")
 FILE_BYTES_MAX = 300 * 1024 * 1024
 MANIFEST_BYTES_MAX = 16 * 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
@@ -68,7 +68,8 @@ async def _backup(
     home: Home, settings: Settings, config: Path, target: Path, clock: Clock, folder: Path
 ) -> Manifest:
     # The spool comes first: what leaves it meanwhile is in the database then, and twice does no harm.
-    names = [*NEEDED, *OTHERS, *(f"spool/{path.name}" for path in sorted(home.spool.glob("*.jsonl")))]
+    waiting = sorted([*home.spool.glob("*.jsonl"), *home.spool.glob("[0-9]*/*.jsonl")])
+    names = [*NEEDED, *OTHERS, *(path.relative_to(home.path).as_posix() for path in waiting)]
     sources = {name: home.path / name for name in names} | {SETTINGS: config}
     copies = {name: copied for name, path in sources.items() if (copied := _copied(path, folder, name))}
     with (folder / STORE).open("wb") as file:

@@ -1,6 +1,7 @@
 """The command line put together: programs, administration, and what people ask for every day."""
 
 import asyncio
+import contextlib
 import os
 import sys
 from dataclasses import asdict
@@ -21,10 +22,14 @@ from panal.cli import (
 )
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
+from panal.cli.api_client import ApiRefused
 from panal.cli.home import home_of
 from panal.cli.output import show_json
 from panal.core.settings import Settings
 
+ProcessesOption = Annotated[
+    int, typer.Option(min=0, max=64, help="Gateway processes on this host; 0: as the settings say")
+]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML)")]
 
 
@@ -41,7 +46,7 @@ def application() -> typer.Typer:
     app.command("agent", add_help_option=False, help="Run this machine's node (see panal agent --help)")(
         agent
     )
-    app.command("gateway", hidden=True)(gateway)
+    app.command("gateway")(gateway)
     app.command("chat")(chat)
     app.command("status")(status)
     app.command("demo")(demo)
@@ -70,6 +75,7 @@ def up(
     ] = "",
     node: Annotated[bool, typer.Option(help="Serve on this machine too")] = True,
     engine: Annotated[str, typer.Option(help="embedded, echo, or the URL of a running engine")] = "",
+    processes: ProcessesOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run everything on this machine: bus, gateway, controller, and a node with a small model."""
@@ -79,6 +85,8 @@ def up(
     environment = dict(os.environ)
     if listen:
         environment["PANAL_GATEWAY__LISTEN"] = listen
+    if processes:
+        environment["PANAL_GATEWAY__PROCESSES"] = str(processes)
     engine_url = engine if "://" in engine else ""
     if engine:
         environment["PANAL_NODE__ENGINE"] = "attached" if engine_url else engine
@@ -95,17 +103,35 @@ def up(
 def gateway(
     home: HomeOption = None,
     config: ConfigOption = None,
-    watch_parent: Annotated[bool, typer.Option("--watch-parent")] = False,
+    processes: ProcessesOption = 0,
+    process: Annotated[int, typer.Option(help="Number of this process", hidden=True)] = 0,
+    watch_parent: Annotated[
+        bool, typer.Option("--watch-parent", help="End with the parent", hidden=True)
+    ] = False,
 ) -> None:
-    """The gateway with the controller, as 'up' starts it."""
-    from panal.cli.gateway_program import run
-
+    """The gateway with the controller, on a host where the bus runs or can be reached."""
     found = home_of(home, os.environ)
+    environment = dict(os.environ)
+    if processes:
+        environment["PANAL_GATEWAY__PROCESSES"] = str(processes)
 
     def reread() -> Settings:
-        return found.settings(config, os.environ)
+        return found.settings(config, environment)
 
-    run(found, reread(), reread, watch_parent=watch_parent)
+    settings = reread()
+    if not process and settings.gateway.processes > 1:
+        from panal.cli.gateway_service import serve
+
+        asyncio.run(serve(found, settings, config, environment, Console(stderr=True)))
+        return
+    from panal.cli.gateway_program import Place, run
+    from panal.cli.gateways import processes_of
+    from panal.telemetry.exchange import forget_counts
+
+    if not process:
+        forget_counts(found.metrics)
+    place = Place(process or 1, shared=processes_of(settings) > 1)
+    run(found, settings, reread, place, watch_parent=watch_parent)
 
 
 def join(
@@ -199,13 +225,19 @@ def chat(
 
 def status(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
     """What runs, and what it is doing."""
+    from panal.cli.output import processes_line
+
     api = api_of(home, url)
     fleet = api.get("/api/v1/fleet")
+    with contextlib.suppress(ApiRefused):  # a user's key may not ask
+        fleet |= api.get("/api/v1/processes")
     if as_json:
         show_json(fleet)
         return
     working = [node for node in fleet["nodes"] if node["liveness"] == "live"]
     print(f"gateway   {api.url}")
+    if "processes" in fleet:
+        print(processes_line(fleet["processes"]))
     print(f"models    {', '.join(fleet['models']) or 'none yet'}")
     print(f"nodes     {len(working)} of {len(fleet['nodes'])} heard")
     for node in fleet["nodes"]:

@@ -4,6 +4,10 @@ HOME/panal.toml      settings, written by people        HOME/ca, HOME/nats   key
 HOME/panal.db        the SQLite store                   HOME/spool           usage not yet in the store
 HOME/agent           the node on this machine           HOME/logs            one file for each program
 HOME/admin.json      the admin key for the commands     HOME/secrets         pepper of the API keys
+HOME/metrics         what gateway processes counted
+
+Of several gateway processes the first has spool/ and logs/gateway.log, number 2 has spool/2 and
+logs/gateway-2.log, and so on.
 """
 
 import os
@@ -15,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from panal.core.errors import SettingsError
-from panal.core.private_files import write_private
+from panal.core.private_files import write_private, write_private_once
 from panal.core.settings import Settings, load
 
 PEPPER_BYTES = 32
@@ -54,6 +58,16 @@ class Home:
         return self.path / "spool"
 
     @property
+    def metrics(self) -> Path:
+        return self.path / "metrics"
+
+    def spool_of(self, number: int) -> Path:
+        return self.spool if number == 1 else self.spool / str(number)
+
+    def gateway_log(self, number: int) -> Path:
+        return self.logs / ("gateway.log" if number == 1 else f"gateway-{number}.log")
+
+    @property
     def admin_file(self) -> Path:
         return self.path / "admin.json"
 
@@ -83,7 +97,7 @@ class Home:
         """The secret that API keys are hashed with, made once. Without it no key is valid."""
         path = self.path / "secrets" / "pepper"
         if not path.exists():
-            write_private(path, entropy(PEPPER_BYTES))
+            write_private_once(path, entropy(PEPPER_BYTES))
         content = path.read_bytes()
         if len(content) != PEPPER_BYTES:
             raise SettingsError(f"{path} is damaged; restore it from a backup.")

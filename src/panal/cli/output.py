@@ -38,6 +38,17 @@ def show_fields(row: Mapping[str, Any], *, as_json: bool) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
 
 
+def processes_line(processes: Sequence[Mapping[str, Any]]) -> str:
+    """The gateway processes of a host in one line of ``panal status``."""
+    words = [
+        f"{each['number']} (pid {each['pid']}{', leads' if each['leads'] else ''})"
+        for each in processes
+        if each["lives"]
+    ]
+    gone = [str(each["number"]) for each in processes if not each["lives"]]
+    return f"processes {', '.join(words)}{'; ended: ' + ', '.join(gone) if gone else ''}"
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

@@ -1,12 +1,15 @@
 """Keeps the programs of an installation running: what ends by itself comes back, a few times."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from panal.cli.children import Restarts
+from panal.cli.children import Child, Restarts
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
+
+READY_S_MAX = 120.0
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,35 @@ class Ended:
 class Part:
     """A program to be kept running. ``start`` raises SettingsError, and leaves nothing, when it fails.
 
-    ``needed``: without it nothing works, so that giving it up ends everything.
+    ``needed``: without it nothing works, so that giving it up ends everything; of parts with the same
+    ``kind``, giving up the last one.
     """
 
     name: str
     start: Callable[[], Awaitable[None]]
     ended: Callable[[], Awaitable[Ended]]
     needed: bool = True
+    kind: str = ""
     restarts: Restarts = field(default_factory=Restarts)
+
+
+def part_of(child: Child, ready: str, *, needed: bool, kind: str = "") -> Part:
+    """A child to be kept running; it is there when it has said ``ready``."""
+
+    async def start() -> None:
+        await child.start()
+        try:
+            async with asyncio.timeout(READY_S_MAX):
+                await child.until(ready)
+        except TimeoutError:
+            await child.stop(0.0)
+            raise SettingsError(f"It was not ready within {READY_S_MAX:.0f} s.") from None
+
+    async def ended() -> Ended:
+        status = await child.wait()
+        return Ended(status, child.failure.get("message", ""), bool(child.failure.get("final")))
+
+    return Part(child.name, start, ended, needed, kind)
 
 
 class Supervision:
@@ -46,10 +70,12 @@ class Supervision:
     async def run(self, stopped: asyncio.Event) -> str:
         """Until ``stopped``, or until a needed part was given up. Returns why, empty for the former."""
         given_up = asyncio.get_running_loop().create_future()
+        left = Counter(part.kind or part.name for part in self._parts if part.needed)
 
         async def keep(part: Part) -> None:
             reason = await self._keep(part)
-            if part.needed and not given_up.done():
+            left[part.kind or part.name] -= 1
+            if part.needed and not left[part.kind or part.name] and not given_up.done():
                 given_up.set_result(reason)
 
         async with asyncio.TaskGroup() as group:

@@ -32,6 +32,12 @@ SECRET_FILE_BYTES_MAX = 1024 * 1024
 SECRET_LENGTH_LEAST = 6
 """What is shorter would be found everywhere by chance."""
 ANSWER_S_MAX = 5.0
+PROCESSES_MAX = 64
+ASKED = (
+    ("fleet.json", "/api/v1/fleet"),
+    ("processes.json", "/api/v1/processes"),
+    ("audit.json", "/api/v1/audit/verify"),
+)
 _HIDDEN = "***"
 _FORMS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
@@ -158,7 +164,7 @@ def _asked(api: Api | None) -> dict[str, str]:
     if api is None:
         return {"gateway.txt": "There is no gateway to ask.\n"}
     answers: dict[str, str] = {}
-    for name, path in (("fleet.json", "/api/v1/fleet"), ("audit.json", "/api/v1/audit/verify")):
+    for name, path in ASKED:
         try:
             answers[name] = _json(api.get(path))
         except PanalError as error:
@@ -183,7 +189,7 @@ def _logs(home: Home) -> dict[str, str]:
     """The ends of our own logs and of nats-server's."""
     found = {}
     for path in (
-        home.logs / "gateway.log",
+        *(home.gateway_log(number) for number in range(1, PROCESSES_MAX + 1)),
         home.agent / "logs" / "agent.log",
         home.path / "nats" / "server.log",
     ):

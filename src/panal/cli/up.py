@@ -23,11 +23,12 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.api_client import Api, ApiRefused
 from panal.cli.chat import served_models
 from panal.cli.children import Child
+from panal.cli.gateways import Gateways
 from panal.cli.home import Home
 from panal.cli.progress import Progress
 from panal.cli.renewal import Renewal
 from panal.cli.signals import on_end_signals, on_reload_signal
-from panal.cli.supervision import Ended, Part, Supervision
+from panal.cli.supervision import READY_S_MAX, Ended, Part, Supervision, part_of
 from panal.core.clock import SystemClock
 from panal.core.errors import BusError, SettingsError
 from panal.core.settings import Settings
@@ -37,8 +38,6 @@ from panal.node.joining import join, this_machine
 from panal.store.folder_lock import FolderLock
 
 AGENT_STOP_S = 15.0
-GATEWAY_STOP_S = 15.0
-READY_S_MAX = 120.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class Up:
         self._addresses: Addresses = addresses_of(settings)
         self._stopped = asyncio.Event()
         self._renewal = Renewal(self._look_again)
+        self._gateways = Gateways(home, settings, self._common(), environment)
         self._reloaded: list[Callable[[], None]] = []
         self._first_key = ""
 
@@ -129,17 +129,20 @@ class Up:
 
     async def _start(self, stack: AsyncExitStack) -> list[Part]:
         with self._progress as progress:
+            if self._gateways.problem:
+                progress.notice(self._gateways.problem)
+            self._gateways.reserve(self._addresses, stack)
             progress.step("starting the bus ...")
             bus = await self._start_bus()
             stack.push_async_callback(bus.stop)
             progress.step("starting the gateway ...")
-            gateway = self._child("gateway", ["gateway", "--watch-parent", *self._common()])
-            stack.push_async_callback(gateway.stop, GATEWAY_STOP_S)
-            self._reloaded += [bus.reload, gateway.reload]
-            await gateway.start()
-            said = await self._or_stopped(gateway.until("ready"))
+            gateways = self._gateways
+            stack.push_async_callback(gateways.stop)
+            self._reloaded += [bus.reload, gateways.reload]
+            said = await self._or_stopped(gateways.start_first())
             self._first_key = said.get("first_keys", {}).get("user", "")
-            parts = [Part("bus", bus.start, lambda: _end_of_bus(bus)), self._part(gateway, "ready")]
+            await self._or_stopped(gateways.start_others())
+            parts = [Part("bus", bus.start, lambda: _end_of_bus(bus)), *gateways.parts()]
             if self._options.node:
                 progress.step("joining this machine ...")
                 await asyncio.to_thread(self._join)
@@ -160,7 +163,7 @@ class Up:
                 await agent.start()
                 await self._or_stopped(agent.until("running"))
                 await self._or_stopped(self._ready_or_failed(agent))
-                parts.append(self._part(agent, "running"))
+                parts.append(part_of(agent, "running", needed=False))
         return parts
 
     async def _start_bus(self) -> NatsServer:
@@ -247,24 +250,6 @@ class Up:
             for task in (working, stopping):
                 task.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
-
-    def _part(self, child: Child, ready: str) -> Part:
-        """A child to be kept running. The gateway is needed; without its own node it serves others."""
-
-        async def start() -> None:
-            await child.start()
-            try:
-                async with asyncio.timeout(READY_S_MAX):
-                    await child.until(ready)
-            except TimeoutError:
-                await child.stop(0.0)
-                raise SettingsError(f"It was not ready within {READY_S_MAX:.0f} s.") from None
-
-        async def ended() -> Ended:
-            status = await child.wait()
-            return Ended(status, child.failure.get("message", ""), bool(child.failure.get("final")))
-
-        return Part(child.name, start, ended, needed=child.name == "gateway")
 
     # --- words ------------------------------------------------------------------------------------
 

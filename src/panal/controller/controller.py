@@ -2,16 +2,22 @@
 
 Heartbeats and reports are handled at once and leave only bounded notes; the database is touched by one
 task, each second. A store that is away costs nothing but delay: notes stay until they are written.
+
+Every gateway process has a controller that hears everything, so that it knows the fleet when its turn
+comes; only the one whose process leads (``leadership``) instructs nodes and writes.
 """
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances, Verdict
+from panal.controller.leadership import Leadership
 from panal.core.clock import Clock
-from panal.core.errors import BusError, SettingsError, StoreError
+from panal.core.errors import BusError, Conflict, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
 from panal.core.nodes import Membership
 from panal.core.principals import Principal, Role
@@ -19,7 +25,7 @@ from panal.core.records import NodeRecord, utc_us
 from panal.identity.seams import CredentialIssuer
 from panal.ledger.values import AttemptOutcome, Contribution
 from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, Report
-from panal.store.store import Store
+from panal.store.store import Store, Transaction
 from panal.telemetry.logs import fields
 
 ROUND_EACH_S = 1.0
@@ -44,7 +50,7 @@ class Told:
 
 
 class Controller:
-    """One per installation. ``credential_s`` is the life of the credentials it gives to nodes."""
+    """One per process. ``credential_s`` is the life of the credentials it gives to nodes."""
 
     def __init__(
         self,
@@ -54,6 +60,7 @@ class Controller:
         clock: Clock,
         ids: IdSource,
         credential_s: float,
+        leadership: Leadership,
     ) -> None:
         self._bus = bus
         self._store = store
@@ -61,6 +68,9 @@ class Controller:
         self._clock = clock
         self._ids = ids
         self._credential_s = credential_s
+        self._leadership = leadership
+        self._acts_in: int | None = None
+        """The term in which it began to act; None: it only listens."""
         self._nodes: dict[NodeKey, NodeRecord] = {}
         self._instances = Instances()
         self._told: dict[NodeKey, Told] = {}
@@ -83,6 +93,8 @@ class Controller:
             return
         instance = InstanceId(heartbeat.instance)
         verdict = self._instances.judge(key, instance, self._clock.monotonic_seconds())
+        if self._acts_in is None:
+            return
         if verdict is Verdict.COPY:
             self._refuse(node, instance)
         if verdict is not Verdict.SPEAKS:
@@ -94,8 +106,8 @@ class Controller:
 
     def on_report(self, key: NodeKey, report: Report) -> None:
         node = self._nodes.get(key)
-        if node is None or node.node_id != report.node:
-            return
+        if self._acts_in is None or node is None or node.node_id != report.node:
+            return  # a node says again what nobody took note of
         told = self._told.get(key)
         if told is not None and report.instruction and report.instruction == told.instruction:
             told.carried_out = True
@@ -128,10 +140,15 @@ class Controller:
                 await self.round()
             except StoreError as error:
                 log.warning("the store is away: %s", error.message, extra=fields(action="store_away"))
+            except Conflict:
+                self._follow_lease()
 
     async def round(self) -> None:
-        """One look at the store, and everything that waits to be written."""
+        """One look at the store, and everything that waits to be written. Raises StoreError, Conflict."""
+        self._follow_lease()
         await self.refresh()
+        if self._acts_in is None:
+            return
         await self._write_news()
         await self._write_counts()
         await self._ensure_revoked()
@@ -149,10 +166,38 @@ class Controller:
         self._instances.keep_only(set(self._nodes))
         for key in self._told.keys() - self._nodes.keys():
             del self._told[key]
+        if self._acts_in is not None:
+            self._tell_all()
+
+    def _tell_all(self) -> None:
         for key, node in self._nodes.items():
             instance = self._instances.current(key)
             if instance is not None:
                 self._tell_membership(node, instance)
+
+    def _follow_lease(self) -> None:
+        """Begin anew in every term: an earlier controller may have told nodes something else."""
+        term = self._leadership.term()
+        if term == self._acts_in:
+            return
+        self._acts_in = term
+        self._revocations_due = True
+        for kept in (self._told, self._refused, self._seen, self._models, self._models_written, self._counts):
+            kept.clear()
+        self._audit.clear()
+        if term is not None:
+            self._announce()
+            self._tell_all()
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[Transaction]:
+        """A transaction that another term's beginning keeps out. Raises Conflict, StoreError."""
+        term = self._leadership.term()
+        if term is None or term != self._acts_in:
+            raise Conflict("This process leads no more.")
+        async with self._store.transaction() as tx:
+            await self._leadership.require(tx, term)
+            yield tx
 
     async def _write_news(self) -> None:
         now_s = self._clock.monotonic_seconds()
@@ -161,7 +206,7 @@ class Controller:
         if not models and not seen_due and not self._audit:
             return
         seen, audit = dict(self._seen), list(self._audit)
-        async with self._store.transaction() as tx:
+        async with self._writing() as tx:
             for name, twin in models.items():
                 await tx.models.seen(name, twin, utc_us(self._clock))
             if seen_due:
@@ -193,7 +238,7 @@ class Controller:
             for (key, _name), each in counts.items()
             if key in self._nodes
         ]
-        async with self._store.transaction() as tx:
+        async with self._writing() as tx:
             await tx.contributions.confirm([each for each in made if each is not None])
         by_key: dict[NodeKey, list[str]] = {}
         for key, name in counts:
@@ -276,6 +321,10 @@ class Controller:
         return instruction.id
 
     def _instruct(self, key: NodeKey, instruction: Instruction) -> None:
+        term = self._leadership.term()
+        if term is None or term != self._acts_in:
+            return  # whoever leads by now tells it
+        instruction.term = term
         try:
             self._bus.instruct(key, instruction)
         except BusError as error:

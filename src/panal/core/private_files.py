@@ -1,7 +1,10 @@
 """Files that only their owner can read, written whole or not at all: keys, credentials, switches."""
 
+import contextlib
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from panal.core.errors import SettingsError
@@ -34,6 +37,20 @@ def write_private_once(path: Path, content: bytes) -> None:
             draft.unlink()
     except OSError as error:
         raise _not_writable(path, error) from error
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Programs on one machine that change ``path`` wait for each other here; one that dies lets go.
+
+    On Windows nobody waits. Raises OSError.
+    """
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _draft(path: Path, content: bytes, *, durable: bool = True) -> Path:

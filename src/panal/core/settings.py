@@ -35,6 +35,7 @@ def setting(default: Any, text: str, **rule: Any) -> Any:
 class GatewaySettings(Masked):
     """HTTP in and out, and the limits of one request."""
 
+    processes: int = setting(1, "gateway processes on this host that share its ports", low=1, high=64)
     http_host: str = setting("127.0.0.1", "loopback address of plain HTTP", check=loopback)
     http_port: int = setting(7080, "port of plain HTTP", low=1, high=65535)
     https_port: int = setting(7443, "port of HTTPS, used with 'listen'", low=1, high=65535)

@@ -14,6 +14,7 @@ from panal.gateway.endpoints import Call, Endpoint
 from panal.gateway.fleet_view import FleetView, fleet_view
 from panal.gateway.gateway import Gateway
 from panal.gateway.limit_routes import limit_endpoints
+from panal.gateway.process_routes import process_endpoints
 from panal.identity.join_tokens import TokenWish
 from panal.management import Management, Page
 from panal.management.api_keys import KeyView, KeyWish, NewKey
@@ -22,6 +23,7 @@ from panal.management.contributions import ContributionView
 from panal.management.join_tokens import NewToken, TokenView
 from panal.management.nodes import NodeView
 from panal.management.usage import TotalsView, UsageFilter, UsageView
+from panal.telemetry.exchange import Shown
 
 PAGE_ITEMS_MAX = 1000
 PAGING = {"after": "the 'next' of the page before", "limit": "items of a page, at most 1000"}
@@ -75,7 +77,7 @@ class Who(msgspec.Struct):
     data_class: str
 
 
-def admin_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
+def admin_endpoints(management: Management, gateway: Gateway, shown: Shown) -> list[Endpoint]:
     """All of /api/v1."""
     endpoints = [
         *_token_endpoints(management),
@@ -83,6 +85,7 @@ def admin_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
         *_key_endpoints(management),
         *limit_endpoints(management),
         *alias_endpoints(management),
+        *process_endpoints(shown),
         *_record_endpoints(management),
         Endpoint("GET", "/api/v1/whoami", Role.USER, _who, "Who the key belongs to", gives=Who),
     ]

@@ -3,45 +3,18 @@
 import asyncio
 import socket
 import ssl
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from uvicorn.server import ServerState
 
-from panal.core.errors import SettingsError
 from panal.gateway.door import Door
 from panal.gateway.http_protocol import SWEEP_EACH_S, HttpLimits, PanalHttpProtocol
+from panal.gateway.sockets import cannot_listen
 
 CONNECTIONS_MAX = 8192
 STRANGERS_MAX = 64
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """The address taken, but nobody let in yet. Raises SettingsError when it is in use or not ours."""
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        taken = socket.socket(family, kind, number)
-        try:
-            if sys.platform != "win32":
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(address)
-        except OSError:
-            taken.close()
-            raise
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-    return taken
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
-    return SettingsError(
-        f"Cannot listen on {host} port {port}: {error.strerror or error}. "
-        "Choose another port or address, or end the program that uses it."
-    )
 
 
 class Listener:
@@ -109,7 +82,7 @@ class Listener:
                 ssl_handshake_timeout=self._limits.header_s_max if self._tls is not None else None,
             )
         except OSError as error:  # two may take an address at once, but only one listens
-            raise _cannot_listen(host, port, error) from error
+            raise cannot_listen(host, port, error) from error
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, grace_s: float) -> None:

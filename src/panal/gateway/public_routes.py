@@ -1,12 +1,11 @@
-"""Routes for everybody and for clients' keys: health, readiness, models, metrics, joining."""
+"""Routes for everybody and for clients' keys: health, readiness, models, joining."""
 
 from collections.abc import Callable
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
 
 from panal.core.principals import Role
-from panal.gateway.endpoints import Call, Endpoint, Text
+from panal.gateway.endpoints import Call, Endpoint
 from panal.gateway.gateway import Gateway
 from panal.identity.enrolment import Enrolment
 from panal.protocol.joining import Admission, Authority, CredentialRequest, JoinRequest
@@ -33,7 +32,7 @@ class Models(msgspec.Struct):
     object: str = "list"
 
 
-def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endpoint]:
+def client_endpoints(gateway: Gateway) -> list[Endpoint]:
     """What clients and probes call."""
 
     async def health(_call: Call) -> Health:
@@ -51,15 +50,11 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     async def model(call: Call) -> Model:
         return Model(gateway.names.one(call.caller, call.path["name"]))
 
-    async def metrics(_call: Call) -> Text:
-        return Text(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
-
     return [
         Endpoint("GET", "/health", None, health, "Whether the process lives", gives=Health),
         Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Health),
         Endpoint("GET", "/v1/models", Role.USER, models, "Names that the key may use", gives=Models),
         Endpoint("GET", "/v1/models/{name:path}", Role.USER, model, "One model", gives=Model),
-        Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics"),
     ]
 
 

@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from panal.core.clock import Clock
 from panal.core.errors import SettingsError
-from panal.core.private_files import write_private, write_private_once
+from panal.core.private_files import one_at_a_time, write_private, write_private_once
 from panal.protocol.joining import vouched_text
 
 PIN_HEX_DIGITS = 32
@@ -185,9 +185,20 @@ def server_certificate(
     _write_if_other(files.ca, ca.pem.encode())
     if files.certificate.exists() and files.key.exists() and _still_good(files, ca, sans, _now(clock)):
         return files, False
-    certificate, key = ca.issue(sans, _now(clock))
-    write_private(files.key, key.encode())
-    write_private(files.certificate, certificate.encode())
+    try:
+        with one_at_a_time(files.certificate):
+            # Another process may have been quicker.
+            if (
+                files.certificate.exists()
+                and files.key.exists()
+                and _still_good(files, ca, sans, _now(clock))
+            ):
+                return files, False
+            certificate, key = ca.issue(sans, _now(clock))
+            write_private(files.key, key.encode())
+            write_private(files.certificate, certificate.encode())
+    except OSError as error:
+        raise SettingsError(f"{files.certificate} cannot be written: {error.strerror}.") from error
     return files, True
 
 

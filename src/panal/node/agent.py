@@ -73,6 +73,8 @@ class Agent:
         self.ending_reason = ""
         """A sentence for a person, where ``run`` did not simply end because it was told to."""
         self._cordoned = ""
+        self._term = 0
+        """The highest term that an instruction carried: who sends a lower one leads no more."""
         self._counts = KeptCounts()
         self._reports = Reports(settings, self.instance, self._counts, bus.report, clock)
         self._outbox = Outbox(bus.send_frames)
@@ -189,6 +191,10 @@ class Agent:
     def on_instruction(self, instruction: Instruction) -> None:
         if instruction.instance not in ("", self.instance):
             return
+        if 0 < instruction.term < self._term:
+            self._log.warning("an instruction of an earlier term is ignored: %s", instruction.verb[:40])
+            return
+        self._term = max(self._term, instruction.term)
         verb = instruction.verb
         if verb == "counts_seen":
             self._counts.seen(instruction.attempts)

@@ -95,6 +95,7 @@ class Instruction(Message, kw_only=True):
     """From the controller to one instance of a node (empty: to whichever hears it).
 
     ``verb``: accept | refuse | credential | cordon | uncordon | drain | stop | counts_seen
+    ``term``: in which the sender leads; a node that heard a higher one ignores it. 0: from before terms.
     """
 
     id: str
@@ -103,6 +104,7 @@ class Instruction(Message, kw_only=True):
     reason: str = ""
     credential: str = ""
     attempts: list[str] = []
+    term: int = 0
 
 
 # --- up: node to gateway or controller --------------------------------------------------------------

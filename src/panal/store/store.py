@@ -17,6 +17,7 @@ from panal.store.audit import AuditLog
 from panal.store.contributions import Contributions
 from panal.store.database import check_place, make_engine, store_errors
 from panal.store.join_tokens import JoinTokens
+from panal.store.leases import Leases
 from panal.store.limits import Limits
 from panal.store.migrate import MIGRATIONS, Migrations, migrate
 from panal.store.models import Models
@@ -48,6 +49,7 @@ class Transaction:
         self.audit = AuditLog(connection)
         self.revisions = Revisions(connection)
         self.limits = Limits(connection)
+        self.leases = Leases(connection)
 
 
 class Store:

@@ -277,3 +277,12 @@ limit_leases = sa.Table(
     _number("held"),
     _time("expires_utc_us"),
 )
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("holder", sa.String(64), nullable=False, server_default=""),
+    _number("term"),
+    _number("beat"),
+)

@@ -106,12 +106,14 @@ class UsageSpool:
         if self._active_bytes >= self._segment_bytes:
             self._close_segment()
 
-    async def drain(self, sink: UsageSink) -> int:
-        """Writes everything kept so far to the store; the number of settlements. Raises StoreError."""
+    async def drain(self, sink: UsageSink, *, segments_max: int | None = None) -> int:
+        """Writes everything kept so far to the store, or its oldest ``segments_max`` files; the number of
+        settlements. Raises StoreError.
+        """
         async with self._draining:
             self._close_segment()
             drained = 0
-            for path in self._segments():
+            for path in self._segments()[:segments_max]:
                 try:
                     drained += await self._drain_segment(path, sink)
                 except OSError as error:

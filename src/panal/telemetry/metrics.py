@@ -5,12 +5,12 @@ is not known falls into 'other'. No label holds a key, a prompt, an address or a
 """
 
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import CollectorRegistry
 
-from panal.telemetry.tallies import SecondsHistogram
+from panal.core.clock import Clock, SystemClock
+from panal.telemetry.sums import Family
+from panal.telemetry.tallies import Count, Counts, Reading, SecondsHistogram
 
 OTHER = "other"
 MODELS_MAX = 200
@@ -40,18 +40,16 @@ ITL_S = (
 TOTAL_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 QUEUE_S = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 
-C = TypeVar("C", bound=MetricWrapperBase)
 
+class Children:
+    """The children of one counter by one label, made once each; beyond ``most`` values: 'other'."""
 
-class Children(Generic[C]):
-    """The children of one metric by one label, made once each; beyond ``most`` values: 'other'."""
-
-    def __init__(self, parent: C, most: int = CAUSES_MAX) -> None:
+    def __init__(self, parent: Counts, most: int = CAUSES_MAX) -> None:
         self._parent = parent
         self._most = most
-        self._known: dict[str, C] = {}
+        self._known: dict[str, Count] = {}
 
-    def __getitem__(self, label: str) -> C:
+    def __getitem__(self, label: str) -> Count:
         child = self._known.get(label)
         if child is None:
             if len(self._known) >= self._most and label != OTHER:
@@ -80,7 +78,7 @@ class RequestMetrics:
         self.route = route
         self.model = model
         self._requests = owner.requests
-        self._outcomes: dict[str, Counter] = {}
+        self._outcomes: dict[str, Count] = {}
         self.ttft = owner.ttft.child(route, model)
         self.itl = owner.itl.child(route, model)
         self.total = owner.total.child(route, model)
@@ -103,7 +101,7 @@ class GatewayMetrics:
 
     Gauges are read when they are scraped, from the numbers themselves, so that nothing can drift:
     ``in_flight``, ``queued`` and ``streams`` must return 0 when nothing is left; ``connections`` and
-    ``tasks`` show what is left behind where something is.
+    ``tasks`` show what is left behind where something is; ``leads`` is 1 in the controller's process.
     """
 
     def __init__(
@@ -115,33 +113,46 @@ class GatewayMetrics:
         streams: Callable[[], float],
         connections: Callable[[], float] = lambda: 0,
         tasks: Callable[[], float] = lambda: 0,
+        leads: Callable[[], float] = lambda: 0,
+        clock: Clock | None = None,
     ) -> None:
-        self.requests = Counter(
-            "panal_requests", "Requests that ended.", ("route", "model", "outcome"), registry=registry
-        )
-        self.tokens = Counter(
-            "panal_tokens", "Tokens shown to clients.", ("model", "kind"), registry=registry
-        )
-        self.attempts = Children(
-            Counter("panal_attempts", "Attempts that ended, by cause.", ("cause",), registry=registry)
-        )
-        self.resumes = Children(
-            Counter("panal_resumes", "Answers that went on elsewhere.", ("cause",), registry=registry)
-        )
+        now = (clock or SystemClock()).utc_seconds
+        outcomes = ("route", "model", "outcome")
+        self.requests = Counts("panal_requests", "Requests that ended.", outcomes, now)
+        self.tokens = Counts("panal_tokens", "Tokens shown to clients.", ("model", "kind"), now)
+        attempts = Counts("panal_attempts", "Attempts that ended, by cause.", ("cause",), now)
+        resumes = Counts("panal_resumes", "Answers that went on elsewhere.", ("cause",), now)
+        self.attempts, self.resumes = Children(attempts), Children(resumes)
         labels = ("route", "model")
         self.ttft = SecondsHistogram("panal_ttft_seconds", "Time to the first token.", labels, TTFT_S)
         self.itl = SecondsHistogram("panal_itl_seconds", "Time between tokens.", labels, ITL_S)
         self.total = SecondsHistogram("panal_request_seconds", "Whole requests.", labels, TOTAL_S)
         self.queue = SecondsHistogram("panal_queue_seconds", "Wait for a replica.", labels, QUEUE_S)
-        for histogram in (self.ttft, self.itl, self.total, self.queue):
-            registry.register(histogram)
-        gauge(registry, "panal_requests_in_flight", "Requests between first byte and end.", in_flight)
-        gauge(registry, "panal_requests_queued", "Requests that wait for a replica.", queued)
-        gauge(registry, "panal_streams", "Open streams to clients.", streams)
-        gauge(registry, "panal_connections", "Open connections of clients.", connections)
-        gauge(registry, "panal_tasks", "Tasks in the event loop.", tasks)
+        self._all: list[Counts | SecondsHistogram | Reading] = [
+            self.requests,
+            self.tokens,
+            attempts,
+            resumes,
+            self.ttft,
+            self.itl,
+            self.total,
+            self.queue,
+            Reading("panal_requests_in_flight", "Requests between first byte and end.", in_flight),
+            Reading("panal_requests_queued", "Requests that wait for a replica.", queued),
+            Reading("panal_streams", "Open streams to clients.", streams),
+            Reading("panal_connections", "Open connections of clients.", connections),
+            Reading("panal_tasks", "Tasks in the event loop.", tasks),
+            Reading("panal_processes", "Gateway processes that run.", lambda: 1),
+            Reading("panal_leader", "Processes that lead the controller.", leads),
+        ]
+        for each in self._all:
+            registry.register(each)
         self._models: frozenset[str] = frozenset()
         self._of: dict[tuple[str, str], RequestMetrics] = {}
+
+    def families(self) -> list[Family]:
+        """Everything as it is now. Called in the event loop's thread; 200 models take milliseconds."""
+        return [each.family() for each in self._all]
 
     def models_known(self, names: Iterable[str]) -> None:
         """The models that exist: only these become labels, up to MODELS_MAX; none is forgotten."""
@@ -159,10 +170,3 @@ class GatewayMetrics:
             if found is None:
                 found = self._of[key] = RequestMetrics(self, route, model)
         return found
-
-
-def gauge(registry: CollectorRegistry, name: str, text: str, value: Callable[[], float]) -> Gauge:
-    """A gauge that reads ``value`` at each scrape."""
-    made = Gauge(name, text, registry=registry)
-    made.set_function(value)
-    return made

@@ -1,16 +1,32 @@
-"""A histogram of seconds that costs one bisection an observation, for what happens once a token.
+"""Counters and a histogram of seconds that cost little: an addition, and one bisection an observation.
 
-prometheus-client's own takes a lock and walks its buckets (docs/adr/0008-metrics.md has the numbers).
-All observations must come from one thread; a scrape from another may see the last one half counted.
+prometheus-client's own take a lock, and its histogram walks its buckets (docs/adr/0008-metrics.md has the
+numbers). All counting must be done in one thread; a reader in another may see the last one half counted.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from panal.telemetry.sums import COUNTER, GAUGE, HISTOGRAM, Collected, Family, Series
+
 CHILDREN_MAX = 2000
+COUNTS_MAX = 50_000
+
+
+class Count:
+    """One counter."""
+
+    __slots__ = ("created_utc_s", "value")
+
+    def __init__(self, created_utc_s: float) -> None:
+        self.value = 0.0
+        self.created_utc_s = created_utc_s
+
+    def inc(self, amount: float = 1.0) -> None:
+        self.value += amount
 
 
 class SecondsTally:
@@ -37,17 +53,54 @@ class SecondsTally:
     def count(self) -> int:
         return sum(self._counts)
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
-        total = 0
-        out: list[tuple[str, float]] = []
-        for bound, count in zip([*(repr(float(b)) for b in self._bounds), "+Inf"], self._counts, strict=True):
-            total += count
-            out.append((bound, float(total)))
-        return out
+    def numbers(self) -> list[float]:
+        """As a histogram's Series has them."""
+        return [self.sum_s, *self._counts]
 
 
-class SecondsHistogram(Collector):
+class _Shown(Collector):
+    """What a registry asks for."""
+
+    def family(self) -> Family:
+        """Everything counted so far; cheap enough to be asked for each second."""
+        raise NotImplementedError
+
+    def describe(self) -> Iterator[Metric]:
+        empty = self.family()
+        empty.series = []
+        yield from Collected([empty]).collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from Collected([self.family()]).collect()
+
+
+class Counts(_Shown):
+    """The children of one counter; register it in a CollectorRegistry."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], utc_seconds: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._labels = tuple(labels)
+        self._utc_seconds = utc_seconds
+        self._children: dict[tuple[str, ...], Count] = {}
+
+    def labels(self, *values: str) -> Count:
+        """The child of these label values. Raises ValueError beyond COUNTS_MAX: labels must be bounded."""
+        found = self._children.get(values)
+        if found is None:
+            if len(self._children) >= COUNTS_MAX or len(values) != len(self._labels):
+                raise ValueError(f"too many children of {self._name}, or wrong labels")
+            found = self._children[values] = Count(self._utc_seconds())
+        return found
+
+    def family(self) -> Family:
+        series = [
+            Series(values, [count.value], count.created_utc_s) for values, count in self._children.items()
+        ]
+        return Family(self._name, COUNTER, self._text, self._labels, series)
+
+
+class SecondsHistogram(_Shown):
     """The children of one histogram; register it in a CollectorRegistry."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
@@ -56,7 +109,7 @@ class SecondsHistogram(Collector):
         self._name = name
         self._text = text
         self._labels = tuple(labels)
-        self._bounds = tuple(bounds)
+        self._bounds = tuple(float(bound) for bound in bounds)
         self._children: dict[tuple[str, ...], SecondsTally] = {}
 
     def child(self, *values: str) -> SecondsTally:
@@ -68,11 +121,18 @@ class SecondsHistogram(Collector):
             found = self._children[values] = SecondsTally(self._bounds)
         return found
 
-    def describe(self) -> Iterator[HistogramMetricFamily]:
-        yield HistogramMetricFamily(self._name, self._text, labels=self._labels)
+    def family(self) -> Family:
+        series = [Series(values, tally.numbers()) for values, tally in self._children.items()]
+        return Family(self._name, HISTOGRAM, self._text, self._labels, series, self._bounds)
 
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
-        for values, tally in list(self._children.items()):
-            family.add_metric(values, buckets=tally.buckets(), sum_value=tally.sum_s)
-        yield family
+
+class Reading(_Shown):
+    """A gauge without labels that reads ``value`` whenever it is asked."""
+
+    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._value = value
+
+    def family(self) -> Family:
+        return Family(self._name, GAUGE, self._text, (), [Series((), [float(self._value())])])

@@ -33,6 +33,8 @@ async def home(tmp_path: Path) -> Home:
     await (await open_store(made.store_url(Settings()))).close()
     made.spool.mkdir()
     (made.spool / "000000000001.jsonl").write_text('{"kept": true}\n')
+    (made.spool / "2").mkdir()
+    (made.spool / "2" / "000000000007.jsonl").write_text('{"of": "process 2"}\n')
     made.settings_file.write_text("[gateway]\nhttp_port = 7081\n")
     return made
 
@@ -62,7 +64,13 @@ async def test_a_restored_home_has_the_same_secrets_settings_and_spool(
 ) -> None:
     new = Home(tmp_path / "new")
     await restore(file, new, settings_of(new))
-    for name in ("secrets/pepper", "ca/ca.pem", "nats/authority.json", "spool/000000000001.jsonl"):
+    for name in (
+        "secrets/pepper",
+        "ca/ca.pem",
+        "nats/authority.json",
+        "spool/000000000001.jsonl",
+        "spool/2/000000000007.jsonl",
+    ):
         assert (new.path / name).read_bytes() == (home.path / name).read_bytes()
         assert stat.S_IMODE((new.path / name).stat().st_mode) == 0o600
     assert load(new.settings_file, NOTHING).gateway.http_port == 7081

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from panal.cli.doctor import machine
-from panal.cli.doctor.facts import CertificateFact, Disk, Facts, Library, NodeFact, Port, StoreFact
+from panal.cli.doctor.facts import (
+    CertificateFact,
+    Disk,
+    Facts,
+    Library,
+    NodeFact,
+    Port,
+    ProcessesFact,
+    StoreFact,
+)
 from panal.cli.doctor.judgement import Finding, judge
 from panal.cli.doctor.probes import probe
 from panal.cli.doctor.versions import fits, numbers, requirement
@@ -32,6 +41,7 @@ GOOD = Facts(
     store=StoreFact("sqlite", "0001", "0001"),
     bus_problem="",
     node=NODE,
+    processes=ProcessesFact(2, (1, 2)),
     gpus=("NVIDIA 0000:01:00.0",),
 )
 
@@ -55,6 +65,8 @@ def test_an_empty_machine_has_nothing_to_do_either() -> None:
     ("change", "level", "words"),
     [
         ({"settings_faults": ("'gateway.htp_port' is unknown",)}, "bad", "htp_port"),
+        ({"processes": ProcessesFact(3, (1, 3))}, "warn", "2 of 3 run, not number 2"),
+        ({"processes": ProcessesFact(3, (1,), shared=False)}, "warn", "one runs"),
         ({"python": (3, 10)}, "bad", "3.10"),
         ({"libraries": (Library("msgspec", ">=0.23,<1", "1.0"),)}, "bad", "msgspec is 1.0"),
         ({"libraries": (Library("msgspec", ">=0.23,<1", ""),)}, "bad", "not installed"),

@@ -136,3 +136,23 @@ async def test_a_child_that_says_nothing_is_told_too() -> None:
         with pytest.raises(SettingsError, match="helper ended at its start"):
             await made.until("ready")
         await made.stop(1.0)
+
+
+async def test_one_of_several_that_is_given_up_ends_nothing_and_the_last_one_does() -> None:
+    both = [Program(), Program()]
+    for each in both:
+        each.part.kind = "engine rooms"
+    said: list[str] = []
+    stopped = asyncio.Event()
+    async with asyncio.timeout(10):
+        running = asyncio.create_task(
+            Supervision([each.part for each in both], ManualClock(), said.append).run(stopped)
+        )
+        both[0].ends.put_nowait(Ended(1, "no longer", final=True))
+        while not said:
+            await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not running.done()
+        both[1].ends.put_nowait(Ended(1, "nor this", final=True))
+        assert "nor this" in await running

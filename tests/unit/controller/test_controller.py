@@ -11,7 +11,7 @@ import pytest
 from panal.controller.controller import SEEN_WRITTEN_EACH_S, TOLD_AGAIN_S, Controller
 from panal.controller.instances import SILENT_AFTER_S
 from panal.core.clock import ManualClock
-from panal.core.errors import BusError, StoreError
+from panal.core.errors import BusError, Conflict, StoreError
 from panal.core.ids import IdSource, NodeKey, RequestId
 from panal.core.nodes import Membership
 from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, ReplicaReport, Report
@@ -60,6 +60,21 @@ class Issuer:
         self.ensured.append(list(keys))
 
 
+@dataclass
+class Lead:
+    """Leadership as a test wants it."""
+
+    now: int | None = 1
+    in_store: bool = True
+
+    def term(self) -> int | None:
+        return self.now
+
+    async def require(self, _tx: object, _term: int) -> None:
+        if not self.in_store:
+            raise Conflict("another leads")
+
+
 class Outage:
     """A store that can be away."""
 
@@ -80,6 +95,7 @@ class Place:
     issuer: Issuer
     clock: ManualClock
     controller: Controller
+    lead: Lead
 
     def beat(self, instance: str, model: str = "") -> None:
         replicas = [ReplicaReport(replica="rpl_1", model=model, engine="echo", twin="t")] if model else []
@@ -108,9 +124,12 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         async with store.transaction() as tx:
             await tx.join_tokens.add(token_row())
             await tx.nodes.admit(node_row())
-        controller = Controller(bus, store, issuer, clock, IdSource(clock, os.urandom), 600.0)
-        await controller.refresh()
-        yield Place(store, bus, issuer, clock, controller)
+        lead = Lead()
+        controller = Controller(bus, store, issuer, clock, IdSource(clock, os.urandom), 600.0, lead)
+        await controller.round()
+        issuer.ensured.clear()
+        bus.announced = 0
+        yield Place(store, bus, issuer, clock, controller, lead)
 
 
 async def test_an_instance_is_accepted_once(place: Place) -> None:
@@ -268,6 +287,7 @@ async def test_the_bus_being_away_stops_no_round(place: Place) -> None:
 
 
 async def test_revocations_are_made_good_at_start_at_each_change_and_after_a_failure(place: Place) -> None:
+    place.lead.now = 2
     await place.controller.round()
     await place.controller.round()
     assert place.issuer.ensured == [[]]
@@ -278,3 +298,64 @@ async def test_revocations_are_made_good_at_start_at_each_change_and_after_a_fai
     await place.controller.round()
     await place.controller.round()
     assert place.issuer.ensured == [[], [KEY]]
+
+
+# --- only the leader acts -----------------------------------------------------------------------------
+
+
+async def test_who_does_not_lead_hears_everything_and_does_nothing(place: Place) -> None:
+    place.lead.now = None
+    await place.controller.round()
+    place.beat("ins_1", model="new")
+    place.report(renew=True, counts=[counts_of("req_1.1")])
+    await place.decide(Membership.REVOKED, Membership.ACTIVE)
+    assert place.bus.told == [] and place.issuer.ensured == []
+    async with place.store.reading() as tx:
+        assert await tx.models.all() == []
+        assert await tx.contributions.of_request(RequestId("req_1")) == []
+
+
+async def test_a_new_leader_tells_at_once_what_it_heard_before_and_by_its_own_term(place: Place) -> None:
+    place.lead.now = None
+    await place.controller.round()
+    place.beat("ins_1")
+    place.lead.now = 7
+    await place.controller.round()
+    assert {told.term for _key, told in place.bus.told} == {7}
+    assert place.bus.verbs() == ["accept", "uncordon"]
+    assert place.issuer.ensured == [[]]
+
+
+async def test_the_copy_of_a_node_stays_refused_when_another_leads(place: Place) -> None:
+    place.lead.now = None
+    await place.controller.round()
+    place.beat("ins_1")
+    place.beat("ins_2")
+    place.beat("ins_1")
+    place.lead.now = 7
+    await place.controller.round()
+    place.bus.verbs()
+    place.beat("ins_2")
+    assert place.bus.verbs() == ["refuse"]
+
+
+async def test_a_leader_whose_lease_ends_between_two_rounds_says_nothing_more(place: Place) -> None:
+    place.lead.now = None
+    place.beat("ins_1")
+    place.report(renew=True)
+    assert place.bus.told == []
+    place.lead.now = 2
+    place.beat("ins_1")
+    assert place.bus.told == []  # a term begins with a round
+
+
+async def test_nothing_is_written_when_the_store_knows_another_leader(place: Place) -> None:
+    place.beat("ins_1", model="new")
+    place.report(counts=[counts_of("req_1.1")])
+    place.bus.verbs()
+    place.lead.in_store = False
+    with pytest.raises(Conflict):
+        await place.controller.round()
+    assert place.bus.told == []
+    async with place.store.reading() as tx:
+        assert await tx.models.all() == []

@@ -8,7 +8,8 @@ import pytest
 
 from panal.gateway.client_stream import ClientStream
 from panal.gateway.http_protocol import CONNECTION, SWEEP_EACH_S, HttpLimits
-from panal.gateway.listener import Listener, bound
+from panal.gateway.listener import Listener
+from panal.gateway.sockets import bound
 
 TIME_S_MAX = 10
 

@@ -99,6 +99,7 @@ IN_FULL: tuple[m.Message, ...] = (
         reason="maintenance",
         credential="eyJ0eXAiOiJKV1QifQ.e30.c2ln",
         attempts=[KEY_ATTEMPT],
+        term=1_790_000_000,
     ),
     USAGE,
     WIRE_ERROR,

@@ -1,7 +1,8 @@
 """Golden bytes: what version 1 of the protocol put on the wire is understood for ever.
 
 ``golden_v1.txt`` holds one line a message: its name and its bytes in hex. A line is never changed: a new
-field gets a new example in messages_in_full.py and a new file of golden bytes beside the old one.
+field gets a new example in messages_in_full.py and a new file of golden bytes beside the old one, whose
+lines are those of the messages that grew.
 """
 
 from pathlib import Path
@@ -18,7 +19,10 @@ from panal.protocol.codec import Decoder, encode
 from panal.protocol.messages import Message
 from tests.unit.protocol.messages_in_full import IN_FULL
 
-GOLDEN_FILE = Path(__file__).parent / "golden_v1.txt"
+FOLDER = Path(__file__).parent
+GOLDEN_FILE = FOLDER / "golden_v1.txt"
+GROWN_FILES = [FOLDER / "golden_v1_term.txt"]
+"""Oldest first."""
 EXAMPLES = {type(message).__name__: message for message in IN_FULL}
 
 
@@ -30,9 +34,20 @@ def kinds_of_messages() -> dict[str, type[Message]]:
     }
 
 
+def lines_of(file: Path) -> list[tuple[str, bytes]]:
+    lines = file.read_text(encoding="ascii").splitlines()
+    return [(name, bytes.fromhex(text)) for name, text in (line.split(" ") for line in lines)]
+
+
 def golden() -> dict[str, bytes]:
-    lines = GOLDEN_FILE.read_text(encoding="ascii").splitlines()
-    return {name: bytes.fromhex(text) for name, text in (line.split(" ") for line in lines)}
+    """The newest bytes of each message."""
+    return dict(line for file in (GOLDEN_FILE, *GROWN_FILES) for line in lines_of(file))
+
+
+def outgrown() -> list[tuple[str, bytes]]:
+    """What earlier programs sent of messages that have grown since."""
+    lines = [line for file in (GOLDEN_FILE, *GROWN_FILES) for line in lines_of(file)]
+    return [(name, raw) for name, raw in lines if golden()[name] != raw]
 
 
 @pytest.mark.parametrize("name", kinds_of_messages())
@@ -44,6 +59,14 @@ def test_every_message_has_golden_bytes_and_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", golden())
 def test_golden_bytes_decode_to_the_example(name: str) -> None:
     assert Decoder(kinds_of_messages()[name]).decode(golden()[name]) == EXAMPLES[name]
+
+
+@pytest.mark.parametrize(("name", "raw"), outgrown())
+def test_bytes_of_earlier_programs_decode_with_defaults_for_what_is_new(name: str, raw: bytes) -> None:
+    decoded = Decoder(kinds_of_messages()[name]).decode(raw)
+    assert encode(decoded) == raw
+    known = msgspec.msgpack.decode(raw)
+    assert known and all(getattr(decoded, field) == getattr(EXAMPLES[name], field) for field in known)
 
 
 @pytest.mark.parametrize("name", golden())

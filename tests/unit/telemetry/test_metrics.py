@@ -1,11 +1,13 @@
 """Metrics: bounded labels, gauges that come back to 0, numbers that Prometheus reads."""
 
+import re
+
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from panal.telemetry.metrics import CAUSES_MAX, MODELS_MAX, Children, GatewayMetrics
-from panal.telemetry.tallies import SecondsHistogram
+from panal.telemetry.tallies import Counts, SecondsHistogram
 
 
 class Numbers:
@@ -105,6 +107,23 @@ def test_our_histogram_shows_what_the_librarys_shows() -> None:
     assert mine.child("m").count == 11
 
 
+def test_our_counter_shows_what_the_librarys_shows() -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    mine = Counts("x", "Text.", ("model", "kind"), lambda: 12.5)
+    ours.register(mine)
+    reference = Counter("x", "Text.", ("model", "kind"), registry=theirs)
+    for amount in (1, 2.5, 40):
+        mine.labels('a"\\\n', "é").inc(amount)
+        reference.labels('a"\\\n', "é").inc(amount)
+    mine.labels("b", "c").inc()
+    reference.labels("b", "c").inc()
+    created = re.compile(rb"(_created\{.*\}) \S+")
+    assert b"1.25e+01" in generate_latest(ours) or b" 12.5\n" in generate_latest(ours)
+    assert created.sub(rb"\1", generate_latest(ours)) == created.sub(rb"\1", generate_latest(theirs))
+    with pytest.raises(ValueError, match="wrong labels"):
+        mine.labels("only one")
+
+
 def test_labels_of_a_histogram_cannot_grow_without_end() -> None:
     histogram = SecondsHistogram("x_seconds", "Text.", ("model",), (1.0,))
     with pytest.raises(ValueError, match="too many"):
@@ -120,7 +139,6 @@ def test_two_programs_in_one_process_do_not_collide() -> None:
 
 
 def test_values_beyond_the_bound_share_one_child() -> None:
-    registry = CollectorRegistry()
-    children = Children(Counter("c", "c", ("a",), registry=registry), most=1)
+    children = Children(Counts("c", "c", ("a",), lambda: 0.0), most=1)
     assert children["x"] is children["x"]
     assert children["y"] is children["z"]

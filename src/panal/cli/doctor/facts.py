@@ -62,6 +62,15 @@ class NodeFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesFact:
+    """Gateway processes of this host: as set, and the numbers of those that run. ``shared``: they can."""
+
+    wanted: int
+    running: tuple[int, ...]
+    shared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """``clock_ahead_s``: this machine's clock minus the gateway's. ``gateway_problem`` empty: it answers.
 
@@ -91,4 +100,5 @@ class Facts:
     store: StoreFact | None = None
     bus_problem: str | None = None
     node: NodeFact | None = None
+    processes: ProcessesFact | None = None
     gpus: tuple[str, ...] = ()

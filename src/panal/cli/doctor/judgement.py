@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from panal.cli.doctor.facts import Disk, Facts, Library, NodeFact, StoreFact
+from panal.cli.doctor.facts import Disk, Facts, Library, NodeFact, ProcessesFact, StoreFact
 from panal.cli.doctor.versions import fits
 
 Level = Literal["ok", "warn", "bad"]
@@ -45,6 +45,7 @@ def judge(facts: Facts) -> list[Finding]:
         _store,
         _bus,
         _gateway,
+        _processes,
         _engine,
         _gpu,
         _node,
@@ -220,6 +221,30 @@ def _gateway(facts: Facts) -> Iterator[Finding]:
         yield Finding("warn", facts.gateway_problem, "start panal, or look why the gateway is not reachable")
     else:
         yield Finding("ok", f"the gateway at {facts.gateway_url} answers")
+
+
+def _processes(facts: Facts) -> Iterator[Finding]:
+    if facts.processes is not None:
+        yield _processes_found(facts.processes, answers=not facts.gateway_problem)
+
+
+def _processes_found(processes: ProcessesFact, *, answers: bool) -> Finding:
+    if processes.wanted > 1 and not processes.shared:
+        return Finding(
+            "warn",
+            f"{processes.wanted} gateway processes are asked for, but one runs: this system does not spread "
+            "connections over processes that share a port",
+            "set gateway.processes to 1",
+        )
+    running = len(processes.running)
+    if not answers or running == processes.wanted:
+        return Finding("ok", f"gateway processes: {running} of {processes.wanted} run")
+    missing = [number for number in range(1, processes.wanted + 1) if number not in processes.running]
+    return Finding(
+        "warn",
+        f"gateway processes: {running} of {processes.wanted} run, not number {', '.join(map(str, missing))}",
+        "look into logs/gateway.log or logs/gateway-N.log; start panal again after a change of the setting",
+    )
 
 
 def _engine(facts: Facts) -> Iterator[Finding]:

@@ -14,14 +14,16 @@ import psutil
 
 from panal.bus.nats_server import find_binary
 from panal.cli.addresses import Addresses
-from panal.cli.doctor.facts import CertificateFact, Disk, Library, Port, PortState
+from panal.cli.doctor.facts import CertificateFact, Disk, Library, Port, PortState, ProcessesFact
 from panal.cli.doctor.versions import numbers, requirement
 from panal.cli.home import Home
 from panal.core.clock import SystemClock
 from panal.core.errors import SettingsError
 from panal.core.settings import Settings
+from panal.gateway.sockets import SHARED
 from panal.identity.certificates import certificate_end_utc_s
 from panal.node.weights import SMOLLM2_135M, ModelCache, cache_folder
+from panal.telemetry.exchange import snapshots_in
 
 PROGRAM_S_MAX = 5.0
 PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -98,6 +100,15 @@ def _held_by_us(home: Home, number: int) -> bool:
             if any(str(home.path) in word for word in words):
                 return True
     return False
+
+
+def processes(home: Home, settings: Settings) -> ProcessesFact | None:
+    """None before the first start."""
+    found = snapshots_in(home.metrics)
+    if not found:
+        return None
+    running = tuple(each.number for each in found if each.lives)
+    return ProcessesFact(settings.gateway.processes, running, SHARED)
 
 
 def certificates(home: Home) -> tuple[CertificateFact, ...]:

@@ -55,6 +55,7 @@ async def probe(home: Home, config: Path | None, environment: Mapping[str, str])
         readable_secrets=readable,
         gpus=machine.gpus(),
         node=_node(home, enrolled, environment),
+        processes=None if only_node else machine.processes(home, settings),
     )
     facts = await _network(facts, home, settings, addresses, enrolled, environment)
     now = (time.monotonic(), SystemClock().utc_seconds())

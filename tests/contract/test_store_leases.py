@@ -148,3 +148,18 @@ async def test_who_gives_back_late_takes_nothing_from_its_successor(stores: list
     async with stores[0].transaction() as tx:
         await tx.leases.give_back("gw_a", old.term)
     assert await row_of(stores[2]) == new
+
+
+async def test_who_finds_another_leader_in_the_store_stops_at_once(stores: list[Store]) -> None:
+    """As after a pause in which its clock stood still: it believes in its lease, and the store does not."""
+    processes = Processes(stores)
+    await processes.look()
+    term = processes.all[0].term()
+    assert term is not None
+    old = await row_of(stores[1])
+    await changed(stores[1], old, taken(old, "gw_1", 0.0))
+    assert processes.all[0].term() == term
+    with pytest.raises(Conflict):
+        async with stores[0].transaction() as tx:
+            await processes.all[0].require(tx, term)
+    assert processes.all[0].term() is None

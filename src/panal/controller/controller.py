@@ -140,7 +140,8 @@ class Controller:
                 await self.round()
             except StoreError as error:
                 log.warning("the store is away: %s", error.message, extra=fields(action="store_away"))
-            except Conflict:
+            except Conflict as error:
+                log.warning("nothing was written: %s", error.message, extra=fields(action="write_refused"))
                 self._follow_lease()
 
     async def round(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from panal.core.clock import Clock
-from panal.core.errors import StoreError
+from panal.core.errors import Conflict, StoreError
 from panal.policy.lease import LOOK_EACH_S, RENEW_EACH_S, Move, Tenure, renewed, taken
 from panal.store.store import Store, Transaction
 from panal.telemetry.logs import fields
@@ -30,7 +30,11 @@ class Leadership:
 
     async def require(self, tx: Transaction, term: int) -> None:
         """In the transaction of every write: nothing is written in a term that is over. Raises Conflict."""
-        await tx.leases.require(self.holder, term)
+        try:
+            await tx.leases.require(self.holder, term)
+        except Conflict:
+            self._tenure.lost()
+            raise
 
     async def run(self) -> None:
         """Look and renew until cancelled."""

@@ -65,7 +65,7 @@ def test_an_empty_machine_has_nothing_to_do_either() -> None:
     ("change", "level", "words"),
     [
         ({"settings_faults": ("'gateway.htp_port' is unknown",)}, "bad", "htp_port"),
-        ({"processes": ProcessesFact(3, (1, 3))}, "warn", "2 of 3 run, not number 2"),
+        ({"processes": ProcessesFact(3, (1, 3), (2,))}, "warn", "2 run, number 2 has ended"),
         ({"processes": ProcessesFact(3, (1,), shared=False)}, "warn", "one runs"),
         ({"python": (3, 10)}, "bad", "3.10"),
         ({"libraries": (Library("msgspec", ">=0.23,<1", "1.0"),)}, "bad", "msgspec is 1.0"),

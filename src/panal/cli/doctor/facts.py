@@ -63,10 +63,12 @@ class NodeFact:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesFact:
-    """Gateway processes of this host: as set, and the numbers of those that run. ``shared``: they can."""
+    """Gateway processes of this host: how many are set, and the numbers of those that run and of those that
+    ended and did not come back. ``shared``: several can run here."""
 
     wanted: int
     running: tuple[int, ...]
+    ended: tuple[int, ...] = ()
     shared: bool = True
 
 

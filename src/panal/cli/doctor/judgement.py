@@ -236,14 +236,13 @@ def _processes_found(processes: ProcessesFact, *, answers: bool) -> Finding:
             "connections over processes that share a port",
             "set gateway.processes to 1",
         )
-    running = len(processes.running)
-    if not answers or running == processes.wanted:
-        return Finding("ok", f"gateway processes: {running} of {processes.wanted} run")
-    missing = [number for number in range(1, processes.wanted + 1) if number not in processes.running]
+    running = f"gateway processes: {len(processes.running)} run"
+    if not answers or not processes.ended:
+        return Finding("ok", running)
     return Finding(
         "warn",
-        f"gateway processes: {running} of {processes.wanted} run, not number {', '.join(map(str, missing))}",
-        "look into logs/gateway.log or logs/gateway-N.log; start panal again after a change of the setting",
+        f"{running}, number {', '.join(map(str, processes.ended))} has ended",
+        "look into logs/gateway.log or logs/gateway-N.log; it comes back by itself unless it was given up",
     )
 
 

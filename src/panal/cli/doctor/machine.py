@@ -107,8 +107,12 @@ def processes(home: Home, settings: Settings) -> ProcessesFact | None:
     found = snapshots_in(home.metrics)
     if not found:
         return None
-    running = tuple(each.number for each in found if each.lives)
-    return ProcessesFact(settings.gateway.processes, running, SHARED)
+    return ProcessesFact(
+        settings.gateway.processes,
+        running=tuple(each.number for each in found if each.lives),
+        ended=tuple(each.number for each in found if not each.lives),
+        shared=SHARED,
+    )
 
 
 def certificates(home: Home) -> tuple[CertificateFact, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
@@ -29,6 +29,9 @@ STORE_LATE_S = 5.0
 STEADY_AFTER_S = 3.0
 """After a break of the bus nodes come back within so long; until then an absent one is not a lost one."""
 
+FLUSH_S_MAX = 2.0
+FLUSH_AGAIN_S = 0.25
+
 log = logging.getLogger("panal.gateway")
 
 
@@ -50,6 +53,7 @@ class Gateway:
     _revision: int = -1
     _models: tuple[str, ...] = ()
     store_away: bool = False
+    _doubted: asyncio.Event = field(default_factory=asyncio.Event)
     _refreshed_s: float = float("-inf")
     _connected_s: float = float("-inf")
 
@@ -73,12 +77,14 @@ class Gateway:
         if connected:
             self._connected_s = self.clock.monotonic_seconds()
         log.info("the bus is %s", "there" if connected else "away", extra=fields(action="bus_connection"))
+        self.fleet.sight.connection(connected)
 
     # --- its own rounds ---------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the store once and go on the bus. Raises StoreError, BusError."""
         await self.refresh()
+        self.fleet.sight.on_doubt = self._doubted.set
         await self.bus.start(self)
 
     async def run(self) -> None:
@@ -87,6 +93,7 @@ class Gateway:
             group.create_task(self.watch.run())
             group.create_task(self.limiter.run())
             group.create_task(self._refresh_for_ever())
+            group.create_task(self._settle_doubts())
 
     async def refresh(self) -> None:
         """Keys, limits, nodes, models. Raises StoreError; what was known stays in use."""
@@ -121,6 +128,20 @@ class Gateway:
             return None
         words = ", ".join(text for _kind, text in missing)
         return missing[0][0](f"Not ready: {words}.", retry_after_s=1)
+
+    async def _settle_doubts(self) -> None:
+        """After an outage of the bus or of ourselves: deal with what is old, then hear every node anew."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            try:
+                await self.bus.flush(FLUSH_S_MAX)
+            except BusError as error:
+                log.info("the bus is not there yet: %s", error.message, extra=fields(action="bus_doubtful"))
+                await asyncio.sleep(FLUSH_AGAIN_S)
+                self._doubted.set()
+                continue
+            self.fleet.hear_anew()
 
     async def _refresh_for_ever(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""How long to wait before the next try, so that many who lost the same server do not come back as one. Pure."""
+"""How long to wait before the next try, so that many who lost one server do not come back as one. Pure."""
 
 SPREAD_S = 0.5
 """The first tries after a loss fall anywhere into this time."""

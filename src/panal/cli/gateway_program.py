@@ -52,6 +52,7 @@ from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener, bound
 from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.gateway.readiness import node_states, nodes_expected
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
@@ -305,6 +306,8 @@ def _gateway(
             streams=lambda: observer.streams,
             connections=lambda: len(door),
             tasks=lambda: len(asyncio.all_tasks()),
+            nodes=lambda: node_states(fleet, clock.monotonic_seconds()),
+            nodes_expected=lambda: nodes_expected(fleet),
         )
     )
     salts = TenantSalts(pepper)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
-from panal.core.errors import BusError, ModelResting, PanalError, StoreError
+from panal.core.errors import BusError, StoreError
 from panal.core.ids import NodeKey
 from panal.core.nodes import Membership
 from panal.core.records import NodeRecord
@@ -16,6 +16,7 @@ from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
 from panal.dispatch.limiter import Limiter
 from panal.dispatch.watch import Watch
+from panal.gateway.readiness import Readiness, readiness, refusal
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
 from panal.store.store import Store
@@ -114,20 +115,19 @@ class Gateway:
             self.metrics.models_known(models)
         self._refreshed_s = self.clock.monotonic_seconds()
 
-    def away(self) -> PanalError | None:
-        """Why requests cannot be answered, naming every part that is away; None when they can."""
-        missing: list[tuple[type[PanalError], str]] = []
-        late = self.clock.monotonic_seconds() - self._refreshed_s > STORE_LATE_S
-        if self.store_away or late:
-            missing.append((StoreError, "the store does not answer"))
-        if not self.bus.connected:
-            missing.append((BusError, "the bus is away"))
-        if not self.fleet.any_ready():
-            missing.append((ModelResting, "no node takes work"))
-        if not missing:
-            return None
-        words = ", ".join(text for _kind, text in missing)
-        return missing[0][0](f"Not ready: {words}.", retry_after_s=1)
+    def readiness(self) -> Readiness:
+        """What is missing while requests can be answered. Raises a PanalError when none can be."""
+        now_s = self.clock.monotonic_seconds()
+        store_there = not self.store_away and now_s - self._refreshed_s <= STORE_LATE_S
+        nothing = refusal(
+            self.fleet,
+            bus_there=self.bus.connected,
+            store_there=store_there,
+            keys_known=self.directory.answers,
+        )
+        if nothing is not None:
+            raise nothing
+        return readiness(self.fleet, now_s=now_s, utc_s=self.clock.utc_seconds(), store_there=store_there)
 
     async def _settle_doubts(self) -> None:
         """After an outage of the bus or of ourselves: deal with what is old, then hear every node anew."""

@@ -9,6 +9,7 @@ from panal.core.errors import ModelNotFound
 from panal.core.principals import Role
 from panal.gateway.endpoints import Call, Endpoint, Text
 from panal.gateway.gateway import Gateway
+from panal.gateway.readiness import Readiness
 from panal.identity.enrolment import Enrolment
 from panal.protocol.joining import Admission, Authority, CredentialRequest, JoinRequest
 
@@ -40,11 +41,8 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
     async def health(_call: Call) -> Health:
         return Health("ok", gateway.clock.utc_seconds())
 
-    async def ready(_call: Call) -> Health:
-        away = gateway.away()
-        if away is not None:
-            raise away
-        return Health("ready", gateway.clock.utc_seconds())
+    async def ready(_call: Call) -> Readiness:
+        return gateway.readiness()
 
     async def models(_call: Call) -> Models:
         return Models([Model(name) for name in gateway.fleet.models()])
@@ -60,7 +58,7 @@ def client_endpoints(gateway: Gateway, registry: CollectorRegistry) -> list[Endp
 
     return [
         Endpoint("GET", "/health", None, health, "Whether the process lives", gives=Health),
-        Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Health),
+        Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Readiness),
         Endpoint("GET", "/v1/models", Role.USER, models, "Models that are or were served here", gives=Models),
         Endpoint("GET", "/v1/models/{name:path}", Role.USER, model, "One model", gives=Model),
         Endpoint("GET", "/metrics", Role.OPERATOR, metrics, "Prometheus metrics"),

@@ -4,17 +4,21 @@ Children of labels are looked up in plain dictionaries, and there are only so ma
 is not known falls into 'other'. No label holds a key, a prompt, an address or a person.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics import MetricWrapperBase
 
+from panal.telemetry.states import StatesGauge
 from panal.telemetry.tallies import SecondsHistogram
 
 OTHER = "other"
 MODELS_MAX = 200
 CAUSES_MAX = 64
+
+NODE_STATES = ("ready", "resting", "faulty", "missing", "away", "cordoned")
+"""What a node of the installation can be, as seen from a gateway (gateway/readiness.py)."""
 
 TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 ITL_S = (
@@ -115,6 +119,8 @@ class GatewayMetrics:
         streams: Callable[[], float],
         connections: Callable[[], float] = lambda: 0,
         tasks: Callable[[], float] = lambda: 0,
+        nodes: Callable[[], Mapping[str, float]] = dict,
+        nodes_expected: Callable[[], float] = lambda: 0,
     ) -> None:
         self.requests = Counter(
             "panal_requests", "Requests that ended.", ("route", "model", "outcome"), registry=registry
@@ -140,6 +146,8 @@ class GatewayMetrics:
         gauge(registry, "panal_streams", "Open streams to clients.", streams)
         gauge(registry, "panal_connections", "Open connections of clients.", connections)
         gauge(registry, "panal_tasks", "Tasks in the event loop.", tasks)
+        gauge(registry, "panal_nodes_expected", "Nodes that should be there.", nodes_expected)
+        registry.register(StatesGauge("panal_nodes", "Nodes by what is seen of them.", NODE_STATES, nodes))
         self._models: frozenset[str] = frozenset()
         self._of: dict[tuple[str, str], RequestMetrics] = {}
 

@@ -56,15 +56,14 @@ def texts(count: int) -> str:
 def test_p21_a_frozen_node_holds_no_request(served: Served, what: str, when: str) -> None:
     have(served, "one", "two")
     early = when == "before the first byte"
-    request = say("count 150", delay_token_s=0.01, **({"delay_first_s": 3.0} if early else {}))
-    text = ""
+    request = say("count 150", delay_token_s=0.01, **({"delay_first_s": 2.0} if early else {}))
+    text, chunks = "", iter(())
     with ThreadPoolExecutor() as pool, served.client() as client:
         began = pool.submit(lambda: client.chat.completions.create(**request, stream=True))
         speaking = served.speaking()
         other = "two" if speaking == "one" else "one"
-        stream = began.result()
-        chunks = iter(stream)
         if not early:
+            chunks = iter(began.result())
             while "40 " not in text:
                 text += next(chunks).choices[0].delta.content or ""
         agent = served.agents[speaking]
@@ -72,7 +71,8 @@ def test_p21_a_frozen_node_holds_no_request(served: Served, what: str, when: str
         engine = EngineSeen(agent.engine())
         frozen_s = time.monotonic()
         with frozen(target):
-            for chunk in chunks:
+            assert not (early and began.done())
+            for chunk in iter(began.result()) if early else chunks:
                 text += chunk.choices[0].delta.content or ""
             print(f"{what} frozen {when}: answer whole after {time.monotonic() - frozen_s:.1f} s")
             assert text == texts(150)

@@ -83,7 +83,7 @@ class Bookings:
         try:
             self._explain(need)
         except ModelResting as resting:
-            patience_s = max(patience_s, self._patience_s(need))
+            patience_s = patience_s or self._patience_s(need)
             if patience_s <= 0:
                 raise
             wait_s, in_vain = min(wait_s, patience_s), resting
@@ -176,7 +176,8 @@ class Bookings:
 
     def _patience_s(self, need: Need) -> float:
         """How long a new request waits although no replica would take it now."""
-        if self._fleet.starting(need.model):
+        candidates = self._fleet.candidates(need.model)
+        if any(self._fleet.starting(replica.key) and need.allowed(replica) for replica, _own in candidates):
             return self._queue_wait_s_max
         return self._stale_patience_s if self._fleet.sight.settling or self._only_late(need) else 0.0
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from panal.core.clock import Clock
 
 AWAY_S_MAX = 10.0
-"""For so long answers wait for the bus to come back; nodes keep theirs as long (node/attempts.py)."""
+"""For so long answers wait for the bus to come back."""
 
 SETTLE_S = 4.0
 """Nodes come back with back-off: for so long after an outage a silence is no fault of theirs."""

@@ -91,15 +91,12 @@ class Fleet:
             view.takes_work and view.healthy and self.fresh(view.key) for view in self._views.values()
         )
 
-    def starting(self, model: str) -> bool:
-        """Whether some node that may serve is loading this model right now."""
-        return any(
-            seen.heartbeat.state == NodeState.STARTING.value
-            and self._facts[key].membership is Membership.ACTIVE
-            and self.fresh(key)
-            and any(report.model == model for report in seen.heartbeat.replicas)
-            for key, seen in self._seen.items()
-        )
+    def starting(self, key: NodeKey) -> bool:
+        """Whether the node may serve and is loading its model right now."""
+        facts, seen = self._facts.get(key), self._seen.get(key)
+        if facts is None or seen is None or facts.membership is not Membership.ACTIVE:
+            return False
+        return seen.heartbeat.state == NodeState.STARTING.value and self.fresh(key)
 
     def silent_s(self, key: NodeKey) -> float:
         """Seconds since the node was last heard; infinite for an unknown one."""

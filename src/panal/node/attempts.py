@@ -14,9 +14,9 @@ from panal.node.outbox import Outbox
 from panal.node.speeds import MeasuredSpeeds
 from panal.protocol.messages import Acknowledge, BodyPart, Cancel, Event, RunAttempt, WireError
 
-DISCONNECTED_S_MAX = 10.0
-"""After so long without the bus nobody waits for these answers any more: gateways excuse a silence of
-their own bus for as long (dispatch/bus_sight.py)."""
+DISCONNECTED_S_MAX = 5.0
+"""After so long without the bus an engine works for nobody any more: whoever still waits hears, when the
+bus is back, that the attempt is gone (``reconcile``), and asks again."""
 
 OUT_OF_NUMBER = 2**31
 """The number of a frame that no attempt reaches: it tells a gateway that something was lost."""

@@ -1,5 +1,6 @@
 """P27: an engine that outlived its agent is found and ended by the next one, and no stranger is."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ async def test_p27_the_next_start_ends_what_the_last_agent_left(tmp_path: Path) 
     assert left_over is not None
     second = EngineProcess(program, "k")  # the first was never stopped: its agent is gone
     await second.start()
-    await first.exited.wait()
+    async with asyncio.timeout(10.0):
+        await first.exited.wait()
     assert second.process_id is not None and psutil.pid_exists(second.process_id)
     await second.stop()
     assert not (tmp_path / "engine.process").exists()

@@ -75,7 +75,11 @@ class EngineProcess:
             ready = await self._until_ready(self._process)
         except (msgspec.DecodeError, TimeoutError, OSError, ValueError) as error:
             await self.stop(0.0)
-            late = f"no progress for {self._program.ready_s_max:g} s; " if _is_late(error) else ""
+            late = (
+                f"no progress for {self._program.ready_s_max:g} s; "
+                if isinstance(error, TimeoutError)
+                else ""
+            )
             raise EngineFailed(f"the engine did not start: {late}{self.why()}") from error
         except asyncio.CancelledError:
             await self.stop(0.0)
@@ -183,10 +187,6 @@ class EngineProcess:
         code = self._process.returncode if self._process is not None else None
         tail = log_tail(self._program.log_path)
         return f"exit code {code}; {tail}" if tail else f"exit code {code}"
-
-
-def _is_late(error: Exception) -> bool:
-    return isinstance(error, TimeoutError)
 
 
 def _memory_bytes(process_id: int) -> int:

@@ -23,6 +23,7 @@ from panal.protocol.messages import (
     Frame,
     Heartbeat,
     Instruction,
+    Present,
     Report,
 )
 from tests.support.nats_installation import NatsInstallation
@@ -171,6 +172,27 @@ async def test_a_single_frame_that_is_too_large_is_refused_at_once(fleet: Fleet)
     frame = Frame(attempt="a.1", number=0, events=[Event(data=b"x" * 2 * MESSAGE_BYTES_MAX)])
     with pytest.raises(ProtocolError):
         fleet.alpha.send_frames(ONE, [frame])
+
+
+async def test_a_gateway_says_to_one_node_that_it_is_there_in_order_with_its_attempts(fleet: Fleet) -> None:
+    attempt = run_attempt()
+    present = Present(gateway=ONE, instance="ins_1", attempts=[attempt.attempt])
+    fleet.one.run(fleet.alpha.key, attempt)
+    fleet.one.present(fleet.alpha.key, present)
+    await fleet.heard_alpha.until(lambda: len(fleet.heard_alpha.messages) == 2)
+    assert fleet.heard_alpha.messages == [attempt, present]
+    assert fleet.heard_beta.messages == []
+
+
+async def test_after_a_flush_all_that_was_said_before_has_been_heard(fleet: Fleet) -> None:
+    for number in range(50):
+        fleet.alpha.heartbeat(heartbeat(number))
+        fleet.alpha.send_frames(ONE, [Frame(attempt="a.1", number=number, events=[])])
+    assert await fleet.alpha.answers(10.0)
+    fleet.alpha.report(Report(node="node_a", instance="ins_1"))
+    await fleet.heard_controller.until(lambda: len(fleet.heard_controller.reports) == 1)
+    await fleet.one.flush(10.0)
+    assert len(fleet.heard_one.frames) == len(fleet.heard_one.heartbeats) == 50
 
 
 async def test_a_heartbeat_reaches_every_gateway_and_the_controller(fleet: Fleet) -> None:

@@ -1,12 +1,16 @@
 """Connections to a real nats-server: refusals, expiry, loss, return, and going over without loss."""
 
 import asyncio
+import os
+import random
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from panal.bus import back_off, nats_client
 from panal.bus.authority_file import authority_path, load_authority, save_revocations
 from panal.bus.connector import Servers
 from panal.bus.credentials import Login
@@ -89,6 +93,7 @@ async def test_a_revoked_node_is_cut_at_once_and_others_stay(
     await bad.node.close()
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <function StreamWriter.__del__")  # nats-py's own
 async def test_a_revocation_outlives_the_server_and_the_program(installation: NatsInstallation) -> None:
     key, other = installation.new_key(), installation.new_key()
     credential = installation.credential(key)
@@ -224,6 +229,61 @@ async def _kill_and_restart(installation: NatsInstallation) -> None:
     await asyncio.sleep(0.05)
     installation.kill_server()
     await installation.restart_server()
+
+
+async def test_a_server_that_is_frozen_is_away_and_afterwards_nothing_is_lost(pair: Pair) -> None:
+    await pair.exchange(0)
+    assert pair.installation.server.pid is not None
+    os.kill(pair.installation.server.pid, signal.SIGSTOP)
+    try:
+        await pair.heard_node.until(lambda: not pair.node.connected)
+        await pair.heard_gateway.until(lambda: not pair.gateway.connected)
+        assert not await pair.node.answers(0.1)
+        for number in range(1, 20):
+            pair.node.send_frames(ONE, [Frame(attempt="a.1", number=number, events=[])])
+    finally:
+        os.kill(pair.installation.server.pid, signal.SIGCONT)
+    await pair.heard_gateway.until(lambda: pair.gateway.connected)
+    await pair.heard_node.until(lambda: pair.node.connected)
+    await pair.heard_gateway.until(lambda: len(pair.heard_gateway.frames) == 20)
+    assert [frame.number for _, frame in pair.heard_gateway.frames] == list(range(20))
+    assert pair.heard_node.connections == [True, False, True]
+    assert pair.heard_gateway.connections == [True, False, True]
+
+
+async def test_every_way_back_waits_for_a_time_that_was_drawn(
+    installation: NatsInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty that lose their server in one moment ask for it again in forty different ones."""
+    paused: list[float] = []
+
+    async def pause(_client: NatsClient, seconds: float) -> None:
+        paused.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(NatsClient, "_pause", pause)
+    key = installation.new_key()
+    login = Login(lambda: installation.credential(key), key.sign)
+    clients = [
+        NatsClient(installation.servers, login, name=f"{n}", randomness=random.Random(n).random)
+        for n in range(40)
+    ]
+    events = [LinkRecorder() for _ in clients]
+    for client, heard in zip(clients, events, strict=True):
+        await client.start(heard, 10.0)
+    monkeypatch.setattr(nats_client, "BACK_OFF_S_MAX", -1.0)  # each of them was connected for long
+    assert paused == []
+    installation.kill_server()
+    for heard in events:
+        await heard.until(lambda heard=heard: heard.connections[-1] is False)  # type: ignore[misc]
+    async with asyncio.timeout(10.0):
+        while len(paused) < len(clients):
+            await asyncio.sleep(0.01)
+    first = paused[: len(clients)]
+    assert all(0.0 <= seconds < back_off.SPREAD_S for seconds in first)
+    assert len(set(first)) == len(clients)
+    for client in clients:
+        await client.close()
 
 
 async def test_start_waits_for_a_server_that_comes_later(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ FORBIDDEN_TO_PUBLISH = [
     "panal.down.{own}.run",
     "panal.down.{other}.run",
     "panal.down.{other}.cancel",
+    "panal.down.{other}.present",
     "panal.fleet.changed",
     "panal.claims.{own}",
     "$SYS.REQ.CLAIMS.UPDATE",

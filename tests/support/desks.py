@@ -113,8 +113,13 @@ def request_of(response_id: str) -> str:
 
 
 @contextlib.contextmanager
-def office(folder: Path, engine: str, desk_count: int = 2) -> Iterator[Office]:
-    """A gateway on one host and desks on others. ``engine``: echo, or embedded in its exact mode."""
+def office(
+    folder: Path, engine: str, desk_count: int = 2, *, environment: dict[str, str] | None = None
+) -> Iterator[Office]:
+    """A gateway on one host and desks on others. ``engine``: echo, or embedded in its exact mode.
+
+    ``environment``: settings of the gateway's installation.
+    """
     with contextlib.ExitStack() as stack:
         _own, (gateway_host, *desk_hosts) = stack.enter_context(hosts(desk_count + 1))
         installation = Installation(
@@ -124,6 +129,7 @@ def office(folder: Path, engine: str, desk_count: int = 2) -> Iterator[Office]:
                 "PANAL_GATEWAY__HTTP_PORT": str(HTTP_PORT),
                 "PANAL_GATEWAY__HTTPS_PORT": str(HTTPS_PORT),
                 "PANAL_BUS__NATS_PORT": str(NATS_PORT),
+                **(environment or {}),
             },
             prefix=gateway_host.prefix,
         )

@@ -33,6 +33,7 @@ from panal.protocol.messages import (
     Frame,
     Heartbeat,
     Instruction,
+    Present,
     ReplicaReport,
     RunAttempt,
     TokenUsage,
@@ -126,6 +127,7 @@ class ScriptedNode:
         self.bus = broker.node(self.key)
         self.runs: asyncio.Queue[RunAttempt] = asyncio.Queue()
         self.cancels: list[Cancel] = []
+        self.presents: list[Present] = []
         self.acknowledged: list[Acknowledge] = []
         self.parts: list[BodyPart] = []
         self._sequence = 0
@@ -142,6 +144,9 @@ class ScriptedNode:
 
     def on_cancel(self, cancel: Cancel) -> None:
         self.cancels.append(cancel)
+
+    def on_present(self, present: Present) -> None:
+        self.presents.append(present)
 
     def on_instruction(self, instruction: Instruction) -> None: ...
 

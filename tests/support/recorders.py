@@ -12,6 +12,7 @@ from panal.protocol.messages import (
     Heartbeat,
     Instruction,
     Message,
+    Present,
     Report,
     RunAttempt,
 )
@@ -107,6 +108,9 @@ class NodeRecorder(Recorder):
 
     def on_cancel(self, cancel: Cancel) -> None:
         self._take(cancel)
+
+    def on_present(self, present: Present) -> None:
+        self._take(present)
 
     def on_instruction(self, instruction: Instruction) -> None:
         self._take(instruction)

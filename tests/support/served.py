@@ -178,13 +178,20 @@ class Served:
         """The engine of this machine's own node."""
         return EngineSeen(engine_of(self.installation.home / "agent"))
 
-    def join(self, name: str, *arguments: str, copied: Path | None = None) -> Agent:
+    def join(
+        self,
+        name: str,
+        *arguments: str,
+        copied: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> Agent:
         """A node in a folder of its own on this machine, started and serving.
 
-        ``copied``: use this folder, which has joined already, instead of a new one.
+        ``copied``: use this folder, which has joined already, instead of a new one. ``environment``:
+        settings of its own.
         """
         home = copied or self.installation.home.parent / name
-        environment = {"PANAL_HOME": str(home), "PANAL_NODE__THREADS": "1"}
+        environment = {"PANAL_HOME": str(home), "PANAL_NODE__THREADS": "1"} | (environment or {})
         environment |= {
             key: value for key, value in self.installation.environment.items() if key == "PANAL_LOG__LEVEL"
         }
@@ -202,10 +209,10 @@ class Served:
         self.agents[name] = agent
         return agent
 
-    def again(self, name: str) -> None:
-        """Start a node's agent again."""
+    def again(self, name: str, environment: dict[str, str] | None = None) -> None:
+        """Start a node's agent again, with settings of its own."""
         agent = self.agents[name]
-        environment = {"PANAL_HOME": str(agent.home), "PANAL_NODE__THREADS": "1"}
+        environment = {"PANAL_HOME": str(agent.home), "PANAL_NODE__THREADS": "1"} | (environment or {})
         agent.program.kill()
         agent.program = Program(["agent", *agent.arguments], environment)
 

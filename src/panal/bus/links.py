@@ -33,6 +33,10 @@ class Link(Protocol):
         """Change to a connection with a fresh credential, make-before-break."""
         ...
 
+    async def flush(self, timeout_s: float) -> None:
+        """Return when all that the bus had for us before this call has arrived. Raises BusError."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -64,6 +68,10 @@ class LinkPair:
         self._refusal_told = False
         await self.data.replace(timeout_s)
         await self.news.replace(timeout_s)
+
+    async def flush(self, timeout_s: float) -> None:
+        await self.news.flush(timeout_s)
+        await self.data.flush(timeout_s)
 
     async def close(self) -> None:
         await self.data.close()

@@ -134,6 +134,11 @@ class _MemoryLink:
         if not self.connected:
             raise BusError(f"The bus cannot be reached within {timeout_s:g} s.")
 
+    async def flush(self, timeout_s: float) -> None:
+        if not self.connected:
+            raise BusError(f"The bus did not answer within {timeout_s:g} s.")
+        await asyncio.sleep(0)
+
     async def close(self) -> None:
         if self._events is not None:
             self._events = None

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from panal.bus.back_off import BACK_OFF_S_MAX, first_pause_s, pause_s
 from panal.bus.connector import Server, Servers
 from panal.bus.credentials import Login
 from panal.bus.handover import HandOver
@@ -13,8 +14,6 @@ from panal.bus.nats_parser import Handler
 from panal.core.errors import BusError, PanalError
 
 CONNECT_TIMEOUT_S = 5.0
-BACK_OFF_S_MIN = 0.05
-BACK_OFF_S_MAX = 2.0
 _HAND_OVER_TIMEOUT_S = 5.0
 _LATECOMERS_S = 2.0
 _CLOSE_TIMEOUT_S = 2.0
@@ -77,7 +76,8 @@ class NatsClient:
 
     @property
     def connected(self) -> bool:
-        return self._current is not None
+        """Whether there is a connection whose server answers."""
+        return self._current is not None and not self._current.silent
 
     def subscribe(self, subject: str, handler: Handler) -> bytes:
         """Hear a subject, now and after every reconnect; returns the subscription's id."""
@@ -165,6 +165,14 @@ class NatsClient:
         if connection is self._current:
             self._ask_for_change()
 
+    def on_silent(self, connection: NatsConnection) -> None:
+        if connection is not self._current:
+            return
+        how = "does not answer" if connection.silent else "answers again"
+        _log.info("bus connection %s: the server %s", self._name, how)
+        if self._events is not None:
+            self._events.on_connection(not connection.silent)
+
     def on_violation(self, text: str) -> None:
         _log.warning("bus: %s", text)
         if self._events is not None:
@@ -187,10 +195,13 @@ class NatsClient:
 
     async def _connect_again(self) -> None:
         """Try every server in turn, ever more slowly, until one accepts."""
-        if asyncio.get_running_loop().time() - self._connected_at_s > BACK_OFF_S_MAX:
+        held_s = asyncio.get_running_loop().time() - self._connected_at_s
+        if held_s > BACK_OFF_S_MAX:
             self._failures = 0
-        else:
+        if held_s <= BACK_OFF_S_MAX:
             await self._back_off()  # a server that accepts and hangs up must not be hammered
+        elif self._connected_at_s > float("-inf"):
+            await self._pause(first_pause_s(self._randomness()))
         while True:
             server = self._servers.addresses[self._next_server % len(self._servers.addresses)]
             try:
@@ -209,10 +220,14 @@ class NatsClient:
             self._events.on_connection(True)
 
     async def _back_off(self) -> None:
-        longest_s = min(BACK_OFF_S_MAX, BACK_OFF_S_MIN * 2 ** min(self._failures, 10))
+        seconds = pause_s(self._failures, self._randomness())
         self._failures += 1
+        await self._pause(seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless somebody is in a hurry."""
         try:
-            async with asyncio.timeout(longest_s * (0.5 + 0.5 * self._randomness())):
+            async with asyncio.timeout(seconds):
                 await self._hurry.wait()
         except TimeoutError:
             pass
@@ -316,7 +331,7 @@ class NatsClient:
 
     def _take_over(self, new: NatsConnection, hand_over: HandOver) -> None:
         held, self._held = self._held or [], None
-        was_connected = self._current is not None
+        was_connected = self.connected
         if not new.alive:
             return
         self._current = new

@@ -14,8 +14,15 @@ from panal.bus.nats_parser import Handler, Parser
 from panal.core.errors import BusError, ProtocolError
 
 PENDING_BYTES_MAX = 8 * 1024 * 1024
-PING_INTERVAL_S = 20.0
-PINGS_MISSED_MAX = 2
+PING_INTERVAL_S = 1.0
+SILENT_AFTER_S = 2.0
+"""A server that says nothing for so long, with a question open, is taken for away; the connection stays."""
+
+DEAD_AFTER_S = 10.0
+"""After so long it is given up, and another connection is tried."""
+
+OVERSLEPT_S = 0.5
+"""A look that comes so much too late was held up by ourselves: it judges nobody."""
 _PAUSE_AT_BYTES = 256 * 1024
 _TOGETHER_BYTES_MAX = 64 * 1024
 
@@ -39,6 +46,10 @@ class ConnectionObserver(Protocol):
 
     def on_violation(self, text: str) -> None: ...
 
+    def on_silent(self, connection: "NatsConnection") -> None:
+        """The server does not answer at the moment, or answers again: see ``connection.silent``."""
+        ...
+
 
 class NatsConnection(asyncio.Protocol):
     """Speaks NATS over a transport. Make it inside a running loop; ``open`` connects it."""
@@ -51,6 +62,8 @@ class NatsConnection(asyncio.Protocol):
         self.refused = False
         self.lame_duck = False
         """The server said that it will stop soon."""
+        self.silent = False
+        """The server does not answer at the moment."""
         self.server: Server | None = None
         self._login = login
         self._name = name
@@ -60,14 +73,15 @@ class NatsConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closing: asyncio.Transport | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._pongs: deque[asyncio.Future[None] | None] = deque()
+        self._pongs: deque[tuple[asyncio.Future[None] | None, float]] = deque()
         self._congested = False
         self._turn_open = False
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._encrypted = False
         self._greeted = False
-        self._pings_missed = 0
+        self._heard_s = 0.0
+        self._look_due_s = 0.0
         self._ping_timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Event | None = None
 
@@ -88,7 +102,7 @@ class NatsConnection(asyncio.Protocol):
         except BaseException:
             self.abort("given up")
             raise
-        self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._on_ping_due)
+        self._look_later()
 
     @property
     def alive(self) -> bool:
@@ -126,7 +140,7 @@ class NatsConnection(asyncio.Protocol):
         """
         pong: asyncio.Future[None] = self._loop.create_future()
         self.send(b"PING\r\n")
-        self._pongs.append(pong)
+        self._pongs.append((pong, self._loop.time()))
         try:
             async with asyncio.timeout(timeout_s):
                 await pong
@@ -170,6 +184,9 @@ class NatsConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_PAUSE_AT_BYTES)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        if self.silent:
+            self._note_silent(False)
         try:
             self._parser.feed(data)
         except ProtocolError as error:
@@ -189,7 +206,7 @@ class NatsConnection(asyncio.Protocol):
             self._ping_timer.cancel()
         kind = Refused if self.refused else BusError
         failure = kind(f"The connection to the bus ended: {self.end_reason}.")
-        waiting = [self._ready, *(pong for pong in self._pongs if pong is not None)]
+        waiting = [self._ready, *(pong for pong, _ in self._pongs if pong is not None)]
         self._pongs.clear()
         for future in waiting:
             if not future.done():
@@ -220,10 +237,9 @@ class NatsConnection(asyncio.Protocol):
             self._transport.write(b"PONG\r\n")
 
     def on_pong(self) -> None:
-        self._pings_missed = 0
         if not self._pongs:
             raise ProtocolError("the server sent an answer to no question")
-        pong = self._pongs.popleft()
+        pong, _asked_s = self._pongs.popleft()
         if pong is not None and not pong.done():
             pong.set_result(None)
 
@@ -273,16 +289,37 @@ class NatsConnection(asyncio.Protocol):
             "sig": signature,
         }
         self.send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
-        self._pongs.append(self._ready)
+        self._pongs.append((self._ready, self._loop.time()))
 
-    def _on_ping_due(self) -> None:
+    # --- whether the server still answers ---------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._look_due_s = self._loop.time() + PING_INTERVAL_S
+        self._ping_timer = self._loop.call_at(self._look_due_s, self._look)
+
+    def _look(self) -> None:
+        """Judge the oldest open question, or ask one."""
         if self._transport is None:
             return
-        if self._pings_missed >= PINGS_MISSED_MAX:
+        now_s = self._loop.time()
+        if now_s - self._look_due_s <= OVERSLEPT_S:
+            if not self._pongs:
+                with contextlib.suppress(BusError):  # too much is waiting: asked again in a moment
+                    self.send(b"PING\r\n")
+                    self._pongs.append((None, now_s))
+            elif not self._judged(now_s - max(self._heard_s, self._pongs[0][1])):
+                return
+        self._look_later()
+
+    def _judged(self, silent_s: float) -> bool:
+        """Whether the connection goes on after a silence of so long."""
+        if silent_s > DEAD_AFTER_S:
             self.abort("the server does not answer")
-            return
-        self._pings_missed += 1
-        with contextlib.suppress(BusError):  # too much is waiting: then no answer is no surprise
-            self.send(b"PING\r\n")
-            self._pongs.append(None)
-        self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._on_ping_due)
+            return False
+        if silent_s > SILENT_AFTER_S and not self.silent:
+            self._note_silent(True)
+        return True
+
+    def _note_silent(self, silent: bool) -> None:
+        self.silent = silent
+        self._observer.on_silent(self)

@@ -28,7 +28,14 @@ def template(role: BusRole) -> dict[str, Any]:
     if role is BusRole.NODE:
         return _template([f"panal.up.{_OWN_KEY}.>"], [f"panal.down.{_OWN_KEY}.>"], subscriptions=16)
     if role is BusRole.GATEWAY:
-        verbs = (subjects.RUN, subjects.PART, subjects.ACKNOWLEDGE, subjects.CANCEL, subjects.PROBE)
+        verbs = (
+            subjects.RUN,
+            subjects.PART,
+            subjects.ACKNOWLEDGE,
+            subjects.CANCEL,
+            subjects.PROBE,
+            subjects.PRESENT,
+        )
         return _template(
             [f"panal.down.*.{verb}" for verb in verbs],
             [

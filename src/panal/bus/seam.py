@@ -18,6 +18,7 @@ from panal.protocol.messages import (
     Frame,
     Heartbeat,
     Instruction,
+    Present,
     Report,
     RunAttempt,
 )
@@ -58,8 +59,18 @@ class GatewayBus(Protocol):
         """Ask whether the node is on the bus; only its absence is answered. Nothing while not connected."""
         ...
 
+    def present(self, key: NodeKey, present: Present) -> None:
+        """Say that this gateway lives, and which attempts it follows on that node."""
+        ...
+
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether the bus answers; what is sent meanwhile may still arrive later."""
+        ...
+
+    async def flush(self, timeout_s: float) -> None:
+        """Return when all that the bus had for us before this call was handled. Raises BusError."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -93,6 +104,8 @@ class NodeHandlers(Protocol):
 
     def on_cancel(self, cancel: Cancel) -> None: ...
 
+    def on_present(self, present: Present) -> None: ...
+
     def on_instruction(self, instruction: Instruction) -> None: ...
 
     def on_connection(self, connected: bool) -> None: ...
@@ -115,6 +128,10 @@ class NodeBus(Protocol):
 
     @property
     def connected(self) -> bool: ...
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Whether the bus answers now; all that it had for us before was handled by then."""
+        ...
 
     async def renew(self, credential: str) -> None:
         """Go over to a fresh credential make-before-break: connect anew, subscribe, then drain the old."""

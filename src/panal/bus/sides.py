@@ -21,6 +21,7 @@ from panal.protocol.messages import (
     Frames,
     Heartbeat,
     Instruction,
+    Present,
     Report,
     RunAttempt,
 )
@@ -125,6 +126,12 @@ class GatewaySide:
         except BusError:
             return  # nothing can be known now; silence is watched beside this
 
+    def present(self, key: NodeKey, present: Present) -> None:
+        self._publish(self._subjects.get(key, subjects.PRESENT), encode(present))
+
+    async def flush(self, timeout_s: float) -> None:
+        await self._links.flush(timeout_s)
+
     async def close(self) -> None:
         await self._links.close()
 
@@ -227,6 +234,7 @@ class NodeSide:
             subjects.PART.encode(): _delivery(BodyPart, handlers.on_part),
             subjects.ACKNOWLEDGE.encode(): _delivery(Acknowledge, handlers.on_acknowledge),
             subjects.CANCEL.encode(): _delivery(Cancel, handlers.on_cancel),
+            subjects.PRESENT.encode(): _delivery(Present, handlers.on_present),
             subjects.INSTRUCT.encode(): _delivery(Instruction, handlers.on_instruction),
         }
 
@@ -265,6 +273,13 @@ class NodeSide:
 
     def report(self, report: Report) -> None:
         self._links.news.publish(self._report_subject, encode(report))
+
+    async def answers(self, timeout_s: float) -> bool:
+        try:
+            await self._links.data.flush(timeout_s)
+        except BusError:
+            return False
+        return True
 
     async def renew(self, credential: str) -> None:
         """Raises BusError if no connection with it comes about in time; the old ones then stay."""

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from panal import __version__
+from panal.bus import back_off
 from panal.bus.connector import Servers
 from panal.bus.credentials import life_left_s
 from panal.bus.nats_bus import NatsNodeBus
@@ -45,7 +46,7 @@ from panal.node.weights import cache_folder
 from panal.policy.owner_values import policy_for
 from panal.telemetry.logs import fields
 
-RETRY_S_MAX = 30.0
+RETRY_S_MAX = 10.0
 APPROVAL_EACH_S = 5.0
 NICE_TO_OWNERS = 19
 """The engine's priority on a machine with an owner: everything else comes first."""
@@ -107,7 +108,7 @@ class AgentProgram:
                     failures = 0
                 except BusError as error:
                     failures += 1
-                    pause_s = min(RETRY_S_MAX, 0.5 * 2**failures) * (0.5 + random.random())  # noqa: S311
+                    pause_s = back_off.pause_s(failures + 3, random.random(), RETRY_S_MAX)  # noqa: S311
                     print(f"panal agent: {error.message} Trying again.", file=sys.stderr, flush=True)
                     await self._pause(pause_s)
             for task in side:
@@ -213,6 +214,7 @@ def _wish(home: Path, settings: Settings, options: Any, node_class: NodeClass) -
         model_digest=options.model_digest,
         api_key=os.environ.get("PANAL_ENGINE_KEY", ""),
         echo_options=tuple(options.echo_option),
+        start_s_max=settings.node.start_s_max,
     )
 
 

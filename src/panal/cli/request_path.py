@@ -20,6 +20,7 @@ from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.door import Door
 from panal.gateway.gateway import Gateway
 from panal.gateway.observer import RequestObserver
+from panal.gateway.readiness import node_states, nodes_expected
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.salts import TenantSalts
 from panal.policy.residency import node_may_see
@@ -70,6 +71,8 @@ def request_path(
             streams=lambda: observer.streams,
             connections=lambda: len(door),
             tasks=lambda: len(asyncio.all_tasks()),
+            nodes=lambda: node_states(fleet, clock.monotonic_seconds()),
+            nodes_expected=lambda: nodes_expected(fleet),
             leads=leads,
             clock=clock,
         )

@@ -79,6 +79,7 @@ class NodeSettings(Masked):
     threads: int = setting(0, "threads of the engine; 0: cores - 1", low=0, high=1024)
     slots: int = setting(4, "requests that the engine runs at once", low=1, high=1024)
     context_tokens: int = setting(4096, "context of each slot", low=128, high=4_194_304)
+    start_s_max: float = setting(120.0, "a start of the engine may stand still for", low=1, high=86400)
     exact: bool = setting(False, "same answer whatever else runs, at a cost in speed")
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
     proxy: str = setting(

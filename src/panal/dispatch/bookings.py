@@ -2,7 +2,7 @@
 or is told why not. A booking is made in the same step as the choice, so two requests never take one slot."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from panal.core.clock import Clock
@@ -14,9 +14,10 @@ from panal.core.errors import (
     QueueDeadline,
 )
 from panal.core.ids import TenantId
+from panal.dispatch.bus_sight import Sight
 from panal.dispatch.fleet import Fleet
 from panal.scheduling.replicas import Need
-from panal.scheduling.routing import Choice, Draw, choose, unfit
+from panal.scheduling.routing import Candidate, Choice, Draw, choose, unfit
 from panal.scheduling.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5
@@ -68,7 +69,8 @@ class Bookings:
         """A booked replica; give it back with ``release``.
 
         ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do;
-        a new request waits a moment only for a node whose heartbeat is late.
+        a new request waits a moment only for a node whose heartbeat is late, and longer for one that is
+        loading the model.
         ``interruption(cancel)`` registers how the wait is broken off.
         Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
         """
@@ -81,7 +83,7 @@ class Bookings:
         try:
             self._explain(need)
         except ModelResting as resting:
-            patience_s = max(patience_s, self._stale_patience_s if self._only_late(need) else 0.0)
+            patience_s = patience_s or self._patience_s(need)
             if patience_s <= 0:
                 raise
             wait_s, in_vain = min(wait_s, patience_s), resting
@@ -94,6 +96,8 @@ class Bookings:
     def free_for(self, need: Need) -> bool:
         """Whether a replica would be booked for ``need`` this instant, without waiting."""
         if len(self._waiting):
+            return False
+        if self._fleet.sight.now is not Sight.CLEAR:
             return False
         candidates = self._fleet.candidates(need.model)
         return choose(candidates, need, self._clock.monotonic_seconds(), self._draw) is not None
@@ -118,6 +122,8 @@ class Bookings:
         ]
 
     def _choose(self, need: Need) -> Choice | None:
+        if self._fleet.sight.now is not Sight.CLEAR:
+            return None
         candidates = self._fleet.candidates(need.model)
         choice = choose(candidates, need, self._clock.monotonic_seconds(), self._draw)
         if choice is not None:
@@ -168,6 +174,13 @@ class Bookings:
                 self._waiting.served(waiter.tenant)
                 waiter.future.set_result(choice)
 
+    def _patience_s(self, need: Need) -> float:
+        """How long a new request waits although no replica would take it now."""
+        candidates = self._fleet.candidates(need.model)
+        if any(self._fleet.starting(replica.key) and need.allowed(replica) for replica, _own in candidates):
+            return self._queue_wait_s_max
+        return self._stale_patience_s if self._fleet.sight.settling or self._only_late(need) else 0.0
+
     def _only_late(self, need: Need) -> bool:
         """Whether some replica would do if its node's heartbeat were not late."""
         now_s = self._clock.monotonic_seconds()
@@ -176,21 +189,34 @@ class Bookings:
 
     def _explain(self, need: Need) -> None:
         """Raise if waiting is pointless: no replica could take the request even with a free slot."""
+        if self._fleet.sight.now is not Sight.CLEAR:
+            raise ModelResting("The nodes cannot be reached at the moment.", retry_after_s=RETRY_AFTER_S)
         now_s = self._clock.monotonic_seconds()
-        reasons = {unfit(replica, need, now_s) for replica, _own in self._fleet.candidates(need.model)}
+        candidates = self._fleet.candidates(need.model)
+        reasons = {unfit(replica, need, now_s) for replica, _own in candidates}
         if None in reasons:
             return
+        self._explain_for_good(need, candidates, reasons)
         called = need.called or need.model
-        if "may not see this data" in reasons and reasons <= {"may not see this data", "not heard of lately"}:
-            raise NotAllowed("No node may see data of this class or residency for this model.")
-        if reasons == {"does not serve this route"}:
-            raise BadRequest(f"The model '{called}' does not serve {need.route.value}.", param="model")
-        if reasons == {"context is too short"}:
-            raise BadRequest("The prompt is longer than the model's context.", param="messages")
         raise ModelResting(
             f"No node can serve the model '{called}' at the moment. Try again in a few seconds.",
             retry_after_s=RETRY_AFTER_S,
         )
+
+    def _explain_for_good(
+        self, need: Need, candidates: Sequence[Candidate], reasons: Collection[str | None]
+    ) -> None:
+        """Raise what no time would change; while nodes are on their way back to us nobody can say that."""
+        if self._fleet.sight.settling:
+            return
+        late_too = set(reasons) <= {"may not see this data", "not heard of lately"}
+        if candidates and late_too and not any(need.allowed(replica) for replica, _own in candidates):
+            raise NotAllowed("No node may see data of this class or residency for this model.")
+        if reasons == {"does not serve this route"}:
+            called = need.called or need.model
+            raise BadRequest(f"The model '{called}' does not serve {need.route.value}.", param="model")
+        if reasons == {"context is too short"}:
+            raise BadRequest("The prompt is longer than the model's context.", param="messages")
 
 
 def _waited_too_long(wait_s: float) -> QueueDeadline:

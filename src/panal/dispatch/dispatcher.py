@@ -24,12 +24,13 @@ from panal.core.errors import (
     NodeRefused,
     PanalError,
 )
-from panal.core.ids import NodeKey, TenantId
+from panal.core.ids import NodeKey, ReplicaId, TenantId
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import Answer, Attempt
 from panal.dispatch.bookings import Bookings
 from panal.dispatch.limiter import Limiter
 from panal.dispatch.outcome import AttemptLog, Finished, outcome_of
+from panal.dispatch.presence import Presence
 from panal.dispatch.sink import Sink
 from panal.policy.access import authorise
 from panal.protocol.messages import (
@@ -106,6 +107,7 @@ class Dispatcher:
         self._allowed = allowed
         self._cache_salt = cache_salt
         self._limiter = limiter
+        self._presence = Presence(bus, clock)
         self.running: dict[str, Answer] = {}
         """Answers by the name of their current attempt."""
 
@@ -170,6 +172,10 @@ class Dispatcher:
         for key in keys:
             self._bus.probe(key)
 
+    def tell_presence(self) -> None:
+        """Nodes hear each second that this gateway lives. Call it often."""
+        self._presence.tell(answer.attempt for answer in self.running.values() if answer.attempt is not None)
+
     def could_move(self, answer: Answer, attempt: Attempt) -> bool:
         """Whether another replica would take the request over this instant."""
         excluded = frozenset({attempt.choice.replica.replica_id})
@@ -184,6 +190,7 @@ class Dispatcher:
         while (failure := await self._attempt(answer, choice)) is not None:
             if answer.interruption is not None:
                 raise answer.interruption
+            excluded = need.excluded | _excluded(failure, choice)
             twin = choice.replica.twin if choice.replica.resume != "none" else ""
             step = next_step(
                 answer.so_far,
@@ -197,10 +204,9 @@ class Dispatcher:
                     raise error
                 case TryAgain():
                     answer.start_over()
+                    need = replace(need, excluded=excluded)
                 case GoOn():
-                    need = replace(need, twin=twin)
-            if not isinstance(failure, NodeAbsent):
-                need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
+                    need = replace(need, excluded=excluded, twin=twin)
             try:
                 choice = await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:
@@ -228,9 +234,10 @@ class Dispatcher:
         failure: PanalError | None = PanalError("The gateway stopped.")
         try:
             self._run(answer, attempt)
+            self._presence.opened(attempt)
             failure = await answer.ending()
         except BusError as error:
-            failure = NodeLost(error.message)
+            failure = FrameGap(error.message)
         finally:
             del self.running[name]
             if failure is not None:
@@ -327,6 +334,14 @@ class Dispatcher:
             first_token_s=first_s - begun_s if first_s is not None else None,
             total_s=self._clock.monotonic_seconds() - begun_s,
         )
+
+
+def _excluded(failure: PanalError, choice: Choice) -> frozenset[ReplicaId]:
+    """A replica that failed is not tried again; but what the bus lost says nothing of the replica, and an
+    absent node may only be changing its connection."""
+    return (
+        frozenset() if isinstance(failure, FrameGap | NodeAbsent) else frozenset({choice.replica.replica_id})
+    )
 
 
 def _distrusts(failure: PanalError | None) -> bool:

@@ -11,6 +11,7 @@ from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
 from panal.core.names import name_key
 from panal.core.nodes import DataClass, Membership, NodeClass, NodeState
+from panal.dispatch.bus_sight import BusSight, Sight
 from panal.protocol.messages import Heartbeat, ReplicaReport
 from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S, OwnLoad, ReplicaView
 from panal.scheduling.routing import Candidate
@@ -54,6 +55,8 @@ class Fleet:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.sight = BusSight(clock)
+        """What our own sight of these nodes is worth; who routes or judges by silence asks it first."""
         self.on_change: Callable[[], None] = _nobody_waits
         """Called after each change of what could take work."""
         self._facts: dict[NodeKey, NodeFacts] = {}
@@ -93,7 +96,16 @@ class Fleet:
 
     def any_ready(self) -> bool:
         """Whether some replica takes work now."""
-        return any(view.takes_work and view.healthy and self.fresh(view.key) for view in self._views.values())
+        return self.sight.now is Sight.CLEAR and any(
+            view.takes_work and view.healthy and self.fresh(view.key) for view in self._views.values()
+        )
+
+    def starting(self, key: NodeKey) -> bool:
+        """Whether the node may serve and is loading its model right now."""
+        facts, seen = self._facts.get(key), self._seen.get(key)
+        if facts is None or seen is None or facts.membership is not Membership.ACTIVE:
+            return False
+        return seen.heartbeat.state == NodeState.STARTING.value and self.fresh(key)
 
     def silent_s(self, key: NodeKey) -> float:
         """Seconds since the node was last heard; infinite for an unknown one."""
@@ -150,6 +162,14 @@ class Fleet:
         """Drop the records of nodes that were silent for LOST_AFTER_S. Call it each second or so."""
         for key in [key for key in self._seen if self.silent_s(key) > LOST_AFTER_S]:
             self._forget(key)
+
+    def hear_anew(self) -> None:
+        """What was heard so far may be old: every node counts again from its next heartbeat on."""
+        before_s = self._clock.monotonic_seconds() - STALE_AFTER_S - 0.001
+        for key, seen in self._seen.items():
+            seen.heard_s = min(seen.heard_s, before_s)
+            self._rebuild(key, seen)
+        self.sight.trust()
 
     # --- inside ---------------------------------------------------------------------------------
 

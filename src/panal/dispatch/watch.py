@@ -59,12 +59,15 @@ class Watch:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EACH_S)
+            self._fleet.sight.watched()
             self.look()
 
     def look(self) -> None:
         """One look at everything."""
         now_s = self._clock.monotonic_seconds()
-        self._fleet.forget_lost()
+        if not self._fleet.sight.excuses:
+            self._fleet.forget_lost()
+        self._dispatcher.tell_presence()
         quiet: set[NodeKey] = set()
         for answer in list(self._dispatcher.running.values()):
             attempt = answer.attempt
@@ -120,6 +123,8 @@ class Watch:
 
     def _gone(self, attempt: Attempt) -> PanalError | None:
         """Whether node or engine are known not to work."""
+        if self._fleet.sight.excuses:
+            return None
         replica = attempt.choice.replica
         if not self._fleet.fresh(replica.key):
             return NodeLost(f"The node {replica.node_name} is not heard of any more.")

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
-from panal.core.errors import BusError, ModelResting, PanalError, StoreError
+from panal.core.errors import BusError, StoreError
 from panal.core.ids import NodeKey
 from panal.core.nodes import Membership
 from panal.core.records import NodeRecord
@@ -17,6 +17,7 @@ from panal.dispatch.fleet import Fleet, NodeFacts
 from panal.dispatch.limiter import Limiter
 from panal.dispatch.names import ServedNames
 from panal.dispatch.watch import Watch
+from panal.gateway.readiness import Readiness, readiness, refusal
 from panal.identity.key_directory import KeyDirectory
 from panal.protocol.messages import Frame, Heartbeat
 from panal.store.store import Store
@@ -29,6 +30,9 @@ STORE_LATE_S = 5.0
 
 STEADY_AFTER_S = 3.0
 """After a break of the bus nodes come back within so long; until then an absent one is not a lost one."""
+
+FLUSH_S_MAX = 2.0
+FLUSH_AGAIN_S = 0.25
 
 log = logging.getLogger("panal.gateway")
 
@@ -52,6 +56,7 @@ class Gateway:
     _revision: int = -1
     _models: tuple[str, ...] = ()
     store_away: bool = False
+    _doubted: asyncio.Event = field(default_factory=asyncio.Event)
     _refreshed_s: float = float("-inf")
     _connected_s: float = float("-inf")
 
@@ -75,12 +80,14 @@ class Gateway:
         if connected:
             self._connected_s = self.clock.monotonic_seconds()
         log.info("the bus is %s", "there" if connected else "away", extra=fields(action="bus_connection"))
+        self.fleet.sight.connection(connected)
 
     # --- its own rounds ---------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the store once and go on the bus. Raises StoreError, BusError."""
         await self.refresh()
+        self.fleet.sight.on_doubt = self._doubted.set
         await self.bus.start(self)
 
     async def run(self) -> None:
@@ -89,6 +96,7 @@ class Gateway:
             group.create_task(self.watch.run())
             group.create_task(self.limiter.run())
             group.create_task(self._refresh_for_ever())
+            group.create_task(self._settle_doubts())
 
     async def refresh(self) -> None:
         """Keys, limits, nodes, models, names. Raises StoreError; what was known stays in use."""
@@ -111,20 +119,33 @@ class Gateway:
         await self.names.refresh()
         self._refreshed_s = self.clock.monotonic_seconds()
 
-    def away(self) -> PanalError | None:
-        """Why requests cannot be answered, naming every part that is away; None when they can."""
-        missing: list[tuple[type[PanalError], str]] = []
-        late = self.clock.monotonic_seconds() - self._refreshed_s > STORE_LATE_S
-        if self.store_away or late:
-            missing.append((StoreError, "the store does not answer"))
-        if not self.bus.connected:
-            missing.append((BusError, "the bus is away"))
-        if not self.fleet.any_ready():
-            missing.append((ModelResting, "no node takes work"))
-        if not missing:
-            return None
-        words = ", ".join(text for _kind, text in missing)
-        return missing[0][0](f"Not ready: {words}.", retry_after_s=1)
+    def readiness(self) -> Readiness:
+        """What is missing while requests can be answered. Raises a PanalError when none can be."""
+        now_s = self.clock.monotonic_seconds()
+        store_there = not self.store_away and now_s - self._refreshed_s <= STORE_LATE_S
+        nothing = refusal(
+            self.fleet,
+            bus_there=self.bus.connected,
+            store_there=store_there,
+            keys_known=self.directory.answers,
+        )
+        if nothing is not None:
+            raise nothing
+        return readiness(self.fleet, now_s=now_s, utc_s=self.clock.utc_seconds(), store_there=store_there)
+
+    async def _settle_doubts(self) -> None:
+        """After an outage of the bus or of ourselves: deal with what is old, then hear every node anew."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            try:
+                await self.bus.flush(FLUSH_S_MAX)
+            except BusError as error:
+                log.info("the bus is not there yet: %s", error.message, extra=fields(action="bus_doubtful"))
+                await asyncio.sleep(FLUSH_AGAIN_S)
+                self._doubted.set()
+                continue
+            self.fleet.hear_anew()
 
     async def _refresh_for_ever(self) -> None:
         while True:

@@ -7,6 +7,7 @@ import msgspec
 from panal.core.principals import Role
 from panal.gateway.endpoints import Call, Endpoint
 from panal.gateway.gateway import Gateway
+from panal.gateway.readiness import Readiness
 from panal.identity.enrolment import Enrolment
 from panal.protocol.joining import Admission, Authority, CredentialRequest, JoinRequest
 
@@ -38,11 +39,8 @@ def client_endpoints(gateway: Gateway) -> list[Endpoint]:
     async def health(_call: Call) -> Health:
         return Health("ok", gateway.clock.utc_seconds())
 
-    async def ready(_call: Call) -> Health:
-        away = gateway.away()
-        if away is not None:
-            raise away
-        return Health("ready", gateway.clock.utc_seconds())
+    async def ready(_call: Call) -> Readiness:
+        return gateway.readiness()
 
     async def models(call: Call) -> Models:
         return Models([Model(name) for name in gateway.names.of(call.caller)])
@@ -52,7 +50,7 @@ def client_endpoints(gateway: Gateway) -> list[Endpoint]:
 
     return [
         Endpoint("GET", "/health", None, health, "Whether the process lives", gives=Health),
-        Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Health),
+        Endpoint("GET", "/ready", None, ready, "Whether requests can be answered", gives=Readiness),
         Endpoint("GET", "/v1/models", Role.USER, models, "Names that the key may use", gives=Models),
         Endpoint("GET", "/v1/models/{name:path}", Role.USER, model, "One model", gives=Model),
     ]

@@ -116,6 +116,11 @@ class KeyDirectory:
             raise
 
     @property
+    def answers(self) -> bool:
+        """Whether known keys are believed: the store was there not too long ago."""
+        return self._clock.monotonic_seconds() - self._confirmed_at <= self._outage_s_max
+
+    @property
     def known_keys(self) -> int:
         return len(self._callers)
 

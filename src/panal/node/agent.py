@@ -23,6 +23,7 @@ from panal.node.engines.engine import Engine
 from panal.node.heartbeats import Heartbeats
 from panal.node.measuring import measure
 from panal.node.outbox import Outbox
+from panal.node.presence import GatewaysHeard
 from panal.node.reports import Reports
 from panal.node.settings import AgentSettings
 from panal.protocol.messages import (
@@ -31,6 +32,7 @@ from panal.protocol.messages import (
     Cancel,
     Heartbeat,
     Instruction,
+    Present,
     ReplicaReport,
     RunAttempt,
     YieldReport,
@@ -89,6 +91,7 @@ class Agent:
             begun=availability.attempt_started,
             over=availability.attempt_ended,
         )
+        self._gateways = GatewaysHeard(self._attempts, bus.answers, clock)
         events = KeeperEvents(self._prepare_engine, self._engine_started, self._engine_stopped, self._changed)
         self._keeper = EngineKeeper(engine, events)
         self._heartbeats = Heartbeats(self._heartbeat, bus.heartbeat)
@@ -110,6 +113,7 @@ class Agent:
                     group.create_task(self._availability.run(), name="availability"),
                     group.create_task(self._heartbeats.run(), name="heartbeats"),
                     group.create_task(self._reports.run(), name="reports"),
+                    group.create_task(self._gateways.run(), name="gateways"),
                 ]
                 await self._stop.wait()
                 await self._leave()
@@ -179,6 +183,11 @@ class Agent:
 
     def on_cancel(self, cancel: Cancel) -> None:
         self._attempts.cancel(cancel)
+
+    def on_present(self, present: Present) -> None:
+        # Only the instance that is meant answers: a copy of this machine hears it too (P24).
+        if present.instance == self.instance:
+            self._gateways.heard(present)
 
     def on_connection(self, connected: bool) -> None:
         self._attempts.connection(connected)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from panal.core.clock import Clock
@@ -15,7 +15,11 @@ from panal.node.speeds import MeasuredSpeeds
 from panal.protocol.messages import Acknowledge, BodyPart, Cancel, Event, RunAttempt, WireError
 
 DISCONNECTED_S_MAX = 5.0
-"""After so long without the bus nobody can be waiting for these answers any more."""
+"""After so long without the bus an engine works for nobody any more: whoever still waits hears, when the
+bus is back, that the attempt is gone (``reconcile``), and asks again."""
+
+OUT_OF_NUMBER = 2**31
+"""The number of a frame that no attempt reaches: it tells a gateway that something was lost."""
 
 WAITING_MAX_DEFAULT = 4
 
@@ -144,6 +148,40 @@ class Attempts:
         attempt = self._attempts.get(cancel.attempt)
         if attempt is not None:
             attempt.stop("cancelled", None)
+
+    def gateways(self) -> set[GatewayId]:
+        """Those for which the engine works or shall work."""
+        return {attempt.lane.gateway for attempt in self._attempts.values() if not attempt.ended}
+
+    def reconcile(self, gateway: GatewayId, followed: Collection[str], *, partial: bool) -> None:
+        """A gateway says which attempts it follows here: whatever was lost between us shows now.
+
+        One that we do not know never came, or its end was lost: the gateway learns it by a frame out of
+        number. One that it does not follow any more is ended, unless the list is ``partial``.
+        """
+        for name in followed:
+            if name not in self._attempts:
+                self._tell_unknown(name, gateway)
+        if partial:
+            return
+        named = frozenset(followed)
+        for name, attempt in list(self._attempts.items()):
+            if attempt.lane.gateway == gateway and name not in named:
+                attempt.stop("cancelled", None)
+
+    def _tell_unknown(self, name: str, gateway: GatewayId) -> None:
+        lane = self._outbox.lane(name, gateway)
+        lane.number = OUT_OF_NUMBER
+        message = "this node does not know the attempt"
+        lane.put(Event(error=WireError(kind="failed", code="attempt_unknown", message=message)))
+
+    def abandon(self, gateway: GatewayId) -> None:
+        """The gateway is gone: nobody reads what is made for it."""
+        stopped = [each for each in list(self._attempts.values()) if each.lane.gateway == gateway]
+        if stopped:
+            self._workplace.log.warning("a gateway is gone; %d of its attempts are stopped", len(stopped))
+        for attempt in stopped:
+            attempt.stop("gateway_lost", None)
 
     def connection(self, connected: bool) -> None:
         """The bus came or went. What could not be sent goes out when it is back soon."""

@@ -1,4 +1,8 @@
-"""Keeps the engine as it is wanted: on or off; starts it again after a crash, ever later, then gives up."""
+"""Keeps the engine as it is wanted: on or off; starts it again after a crash, ever later.
+
+After some failures in a row the node says that it is faulty, and the tries become rare; they never end,
+so that what was wrong may be put right without anybody's hand on this machine (P19).
+"""
 
 import asyncio
 import logging
@@ -11,6 +15,9 @@ from panal.node.engines.engine import Engine
 FAILURES_MAX = 6
 BACK_OFF_S_FIRST = 0.5
 BACK_OFF_S_MAX = 30.0
+RARE_S = 300.0
+"""Between two tries of an engine that failed FAILURES_MAX times: a crash loop costs next to nothing (P27)."""
+
 STEADY_S = 60.0
 """A run as long as this wipes out the memory of earlier failures."""
 STOP_GRACE_S = 2.0
@@ -31,25 +38,32 @@ class KeeperEvents:
 
 
 class EngineKeeper:
-    """``problem`` says why the engine is not started any more; ``healthy`` is the newest probe's answer."""
+    """``problem`` says what fails again and again; ``healthy`` is the newest probe's answer."""
 
     def __init__(
-        self, engine: Engine, events: KeeperEvents, *, back_off_s_first: float = BACK_OFF_S_FIRST
+        self,
+        engine: Engine,
+        events: KeeperEvents,
+        *,
+        back_off_s_first: float = BACK_OFF_S_FIRST,
+        rare_s: float = RARE_S,
     ) -> None:
         self._engine = engine
         self._events = events
         self._back_off_s_first = back_off_s_first
+        self._rare_s = rare_s
         self._wanted = False
         self._wake = asyncio.Event()
         self._failures = 0
         self._alive = False
+        self._on_since_s = float("inf")
         self._log = logging.getLogger("panal.node.engine")
         self.on = False
         self.healthy = False
         self.problem = ""
 
     def want_on(self) -> None:
-        """Start the engine, unless it was given up."""
+        """Start the engine; after a failure when its time has come."""
         self._want(True)
 
     def want_off(self) -> None:
@@ -74,7 +88,7 @@ class EngineKeeper:
         """Work until cancelled; then the engine is stopped."""
         try:
             while True:
-                if not self._wanted or self.problem:
+                if not self._wanted:
                     await self._woken()
                     continue
                 reason = await self._one_life()
@@ -91,8 +105,8 @@ class EngineKeeper:
     async def _one_life(self) -> str:
         """From the start to the end of the engine. Returns why it failed, empty when it was told to stop."""
         loop = asyncio.get_running_loop()
-        begun_s = loop.time()
         self._alive = True
+        self._on_since_s = float("inf")
         life = loop.create_task(self._live(), name="engine life")
         try:
             while not life.done() and self._wanted:
@@ -106,7 +120,7 @@ class EngineKeeper:
             await self._engine.stop(STOP_GRACE_S)
             self.on = self.healthy = False
         self._alive = False
-        if loop.time() - begun_s > STEADY_S:
+        if loop.time() - self._on_since_s > STEADY_S:
             self._failures = 0
         self._events.stopped(reason)
         return reason
@@ -119,6 +133,8 @@ class EngineKeeper:
         except (EngineFailed, SettingsError) as error:
             return error.message
         self.on = True
+        self._on_since_s = asyncio.get_running_loop().time()
+        self.problem = ""
         self._events.started()
         probe = asyncio.get_running_loop().create_task(self._probe(), name="engine probe")
         try:
@@ -137,18 +153,20 @@ class EngineKeeper:
                 self._events.changed()
 
     async def _after_failure(self, reason: str) -> None:
-        """Wait before the next start, or give up."""
+        """Wait before the next start."""
         self._failures += 1
-        self._log.warning("the engine failed (%d of %d): %s", self._failures, FAILURES_MAX, reason)
-        if self._failures >= FAILURES_MAX:
+        pause_s = self._rare_s
+        if self._failures < FAILURES_MAX:
+            pause_s = min(self._back_off_s_first * 2 ** (self._failures - 1), BACK_OFF_S_MAX)
+        else:
             self.problem = f"the engine failed {self._failures} times: {reason}"
             self._events.changed()
-            return
+        self._log.warning(
+            "the engine failed (%d times), the next try is in %g s: %s", self._failures, pause_s, reason
+        )
         try:
-            async with asyncio.timeout(
-                min(self._back_off_s_first * 2 ** (self._failures - 1), BACK_OFF_S_MAX)
-            ):
-                while self._wanted:
+            async with asyncio.timeout(pause_s):
+                while self._wanted and self._failures:  # 'off' forgets them
                     await self._woken()
         except TimeoutError:
             return

@@ -91,6 +91,20 @@ class Cancel(Message, kw_only=True):
     reason: str
 
 
+class Present(Message, kw_only=True):
+    """Each second from a gateway to a node on which it follows attempts: it lives, and these are they.
+
+    It leaves on the connection that attempts and cancels leave on, so their order holds. Attempts that the
+    node does not know it answers with a frame out of number; those that are not named it ends, unless
+    ``partial``: then others may run as well.
+    """
+
+    gateway: str
+    instance: str
+    attempts: list[str] = []
+    partial: bool = False
+
+
 class Instruction(Message, kw_only=True):
     """From the controller to one instance of a node (empty: to whichever hears it).
 

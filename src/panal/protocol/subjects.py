@@ -14,6 +14,7 @@ _TOKEN = re.compile(r"[a-z0-9_]{1,64}")
 RUN, PART, ACKNOWLEDGE, CANCEL, INSTRUCT = "run", "part", "ack", "cancel", "instruct"
 PROBE = "probe"
 """To a node that may be gone. Nodes ignore it: what counts is the server's word that nobody hears it."""
+PRESENT = "present"
 
 ALL_HEARTBEATS = "panal.up.*.heartbeat"
 ALL_REPORTS = "panal.up.*.report"

@@ -4,17 +4,20 @@ Children of labels are looked up in plain dictionaries, and there are only so ma
 is not known falls into 'other'. No label holds a key, a prompt, an address or a person.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from panal.core.clock import Clock, SystemClock
-from panal.telemetry.sums import Family
-from panal.telemetry.tallies import Count, Counts, Reading, SecondsHistogram
+from panal.telemetry.sums import VIEW, Family
+from panal.telemetry.tallies import Count, Counts, Reading, SecondsHistogram, States
 
 OTHER = "other"
 MODELS_MAX = 200
 CAUSES_MAX = 64
+
+NODE_STATES = ("ready", "resting", "faulty", "missing", "away", "cordoned")
+"""What a node of the installation can be, as seen from a gateway (gateway/readiness.py)."""
 
 TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 ITL_S = (
@@ -115,6 +118,8 @@ class GatewayMetrics:
         tasks: Callable[[], float] = lambda: 0,
         leads: Callable[[], float] = lambda: 0,
         clock: Clock | None = None,
+        nodes: Callable[[], Mapping[str, float]] = dict,
+        nodes_expected: Callable[[], float] = lambda: 0,
     ) -> None:
         now = (clock or SystemClock()).utc_seconds
         outcomes = ("route", "model", "outcome")
@@ -128,7 +133,7 @@ class GatewayMetrics:
         self.itl = SecondsHistogram("panal_itl_seconds", "Time between tokens.", labels, ITL_S)
         self.total = SecondsHistogram("panal_request_seconds", "Whole requests.", labels, TOTAL_S)
         self.queue = SecondsHistogram("panal_queue_seconds", "Wait for a replica.", labels, QUEUE_S)
-        self._all: list[Counts | SecondsHistogram | Reading] = [
+        self._all: list[Counts | SecondsHistogram | Reading | States] = [
             self.requests,
             self.tokens,
             attempts,
@@ -143,6 +148,8 @@ class GatewayMetrics:
             Reading("panal_connections", "Open connections of clients.", connections),
             Reading("panal_tasks", "Tasks in the event loop.", tasks),
             Reading("panal_processes", "Gateway processes that run.", lambda: 1),
+            Reading("panal_nodes_expected", "Nodes that should be there.", nodes_expected, kind=VIEW),
+            States("panal_nodes", "Nodes by what is seen of them.", NODE_STATES, nodes),
             Reading("panal_leader", "Processes that lead the controller.", leads),
         ]
         for each in self._all:

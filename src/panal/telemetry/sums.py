@@ -1,5 +1,5 @@
 """Metrics of several processes as one: what is counted is added up, what is measured now is added up over
-those that live. Pure.
+those that live, and what all of them see is shown once. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +10,17 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+COUNTER, GAUGE, VIEW, HISTOGRAM = "counter", "gauge", "view", "histogram"
+"""A view is a gauge of something that all processes see, so that it is not added up: the largest stands."""
+
+
+NOW = frozenset({GAUGE, VIEW})
 
 
 class Series(msgspec.Struct, array_like=True, gc=False):
     """Numbers under one combination of label values.
 
-    Counter: ``numbers`` is the count, ``created`` when counting began (UTC seconds). Gauge: the value.
+    Counter: ``numbers`` is the count, ``created`` when counting began (UTC seconds). Gauge, view: the value.
     Histogram: the sum, then one count for each bucket, each observation in one bucket only.
     """
 
@@ -57,9 +61,10 @@ def added_up(parts: Iterable[Part]) -> list[Family]:
             if (family.kind, family.bounds) != (first.kind, first.bounds):
                 continue
             of_name = sums.setdefault(family.name, {})
-            for series in family.series if part.lives or family.kind != GAUGE else ():
+            for series in family.series if part.lives or family.kind not in NOW else ():
                 before = of_name.get(series.labels)
-                of_name[series.labels] = series if before is None else _sum(before, series)
+                join = _max if family.kind == VIEW else _sum
+                of_name[series.labels] = series if before is None else join(before, series)
     return [
         Family(name, of.kind, of.text, of.labels, _whole(of, list(sums[name].values())), of.bounds)
         for name, of in found.items()
@@ -68,7 +73,12 @@ def added_up(parts: Iterable[Part]) -> list[Family]:
 
 def counted(families: Iterable[Family]) -> list[Family]:
     """What outlives its process."""
-    return [family for family in families if family.kind != GAUGE]
+    return [family for family in families if family.kind not in NOW]
+
+
+def _max(first: Series, second: Series) -> Series:
+    numbers = [max(one, other) for one, other in zip(first.numbers, second.numbers, strict=True)]
+    return Series(first.labels, numbers, first.created)
 
 
 def _sum(first: Series, second: Series) -> Series:
@@ -78,7 +88,7 @@ def _sum(first: Series, second: Series) -> Series:
 
 def _whole(family: Family, series: list[Series]) -> list[Series]:
     """A gauge without labels is 0 when nobody lives, not away."""
-    if family.kind == GAUGE and not family.labels and not series:
+    if family.kind in NOW and not family.labels and not series:
         return [Series((), [0.0])]
     return series
 
@@ -100,7 +110,7 @@ def _metric(family: Family) -> Metric:
         for series in family.series:
             counter.add_metric(series.labels, series.numbers[0], created=series.created)
         return counter
-    if family.kind == GAUGE:
+    if family.kind in NOW:
         gauge = GaugeMetricFamily(family.name, family.text, labels=family.labels)
         for series in family.series:
             gauge.add_metric(series.labels, series.numbers[0])

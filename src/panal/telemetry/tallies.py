@@ -5,12 +5,12 @@ numbers). All counting must be done in one thread; a reader in another may see t
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from panal.telemetry.sums import COUNTER, GAUGE, HISTOGRAM, Collected, Family, Series
+from panal.telemetry.sums import COUNTER, GAUGE, HISTOGRAM, VIEW, Collected, Family, Series
 
 CHILDREN_MAX = 2000
 COUNTS_MAX = 50_000
@@ -127,12 +127,33 @@ class SecondsHistogram(_Shown):
 
 
 class Reading(_Shown):
-    """A gauge without labels that reads ``value`` whenever it is asked."""
+    """A gauge without labels that reads ``value`` whenever it is asked. ``kind``: GAUGE or VIEW."""
 
-    def __init__(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def __init__(self, name: str, text: str, value: Callable[[], float], *, kind: str = GAUGE) -> None:
         self._name = name
         self._text = text
         self._value = value
+        self._kind = kind
 
     def family(self) -> Family:
-        return Family(self._name, GAUGE, self._text, (), [Series((), [float(self._value())])])
+        return Family(self._name, self._kind, self._text, (), [Series((), [float(self._value())])])
+
+
+class States(_Shown):
+    """A view by state that is counted when it is asked; every state is always there, also at 0.
+
+    ``count()`` gives numbers by state; states that are not in ``states`` are left out.
+    """
+
+    def __init__(
+        self, name: str, text: str, states: Sequence[str], count: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._states = tuple(states)
+        self._count = count
+
+    def family(self) -> Family:
+        counted = self._count()
+        series = [Series((state,), [float(counted.get(state, 0.0))]) for state in self._states]
+        return Family(self._name, VIEW, self._text, ("state",), series)

@@ -46,6 +46,10 @@ class Observer:
         self.ended: list[NatsConnection] = []
         self.lame_ducks = 0
         self.violations: list[str] = []
+        self.silences: list[bool] = []
+
+    def on_silent(self, connection: NatsConnection) -> None:
+        self.silences.append(connection.silent)
 
     def on_ended(self, connection: NatsConnection) -> None:
         self.ended.append(connection)
@@ -110,28 +114,90 @@ async def test_pings_are_answered() -> None:
     assert talk.transport.written == [b"PONG\r\n"]
 
 
-async def test_a_server_that_misses_two_pings_is_dead() -> None:
-    talk = Talk()
+class Watched(Talk):
+    """A connection whose looks at its server the test makes itself, at times that it says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.now_s = 1000.0
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(self.connection, "_loop", FakeTime(loop, self))
+
+    async def look_after(self, seconds: float, *, late_s: float = 0.0) -> None:
+        self.now_s += seconds
+        self.connection._look_due_s = self.now_s - late_s
+        self.connection._look()
+        await self.turn()
+
+
+class FakeTime:
+    """The event loop with a clock of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, talk: Watched) -> None:
+        self._loop = loop
+        self._talk = talk
+
+    def time(self) -> float:
+        return self._talk.now_s
+
+    def call_at(self, _when: float, _look: object) -> asyncio.TimerHandle:
+        return self._loop.call_later(1000.0, lambda: None)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+
+async def test_a_server_that_does_not_answer_is_away_then_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Watched(monkeypatch)
     await talk.greet()
-    for _ in range(2):
-        talk.connection._on_ping_due()
-        await talk.turn()
+    await talk.look_after(1.0)
+    assert talk.transport.written == [b"PING\r\n"]
+    await talk.look_after(1.0)
+    assert not talk.connection.silent
+    await talk.look_after(1.5)
+    assert talk.connection.silent and talk.transport.ended == ""
+    await talk.look_after(7.0)
     assert talk.transport.ended == ""
-    talk.connection._on_ping_due()
-    await talk.turn()
+    await talk.look_after(1.0)
     assert talk.transport.ended == "abort"
     assert talk.connection.end_reason == "the server does not answer"
-    talk.connection._on_ping_due()
+    assert talk.observer.silences == [True]
+    assert talk.transport.written == [b"PING\r\n"], "one open question is enough"
+    talk.connection._look()
 
 
-async def test_an_answer_to_a_ping_starts_the_count_anew() -> None:
-    talk = Talk()
+async def test_a_server_that_answers_again_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Watched(monkeypatch)
     await talk.greet()
-    for _ in range(5):
-        talk.connection._on_ping_due()
+    for _ in range(3):
+        await talk.look_after(1.0)
+        await talk.look_after(2.5)
+        assert talk.connection.silent
         talk.server_says(b"PONG\r\n")
-    await talk.turn()
-    assert talk.transport.ended == ""
+        assert not talk.connection.silent
+    assert talk.observer.silences == [True, False] * 3
+    talk.connection.abort("end of test")
+
+
+async def test_whoever_says_anything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Watched(monkeypatch)
+    await talk.greet()
+    for _ in range(20):
+        await talk.look_after(1.0)
+        talk.server_says(b"PING\r\n")
+    assert talk.transport.ended == "" and talk.observer.silences == []
+    talk.connection.abort("end of test")
+
+
+async def test_a_process_that_was_held_up_itself_judges_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Watched(monkeypatch)
+    await talk.greet()
+    await talk.look_after(1.0)
+    await talk.look_after(30.0, late_s=29.0)
+    assert talk.transport.ended == "" and not talk.connection.silent
+    talk.server_says(b"PONG\r\n")
+    await talk.look_after(1.0)
+    assert talk.transport.ended == "" and not talk.connection.silent
     talk.connection.abort("end of test")
 
 

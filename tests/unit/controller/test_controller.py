@@ -1,5 +1,6 @@
 """The controller over a real store, with a bus and an issuer that remember."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -273,6 +274,26 @@ async def test_a_store_outage_keeps_every_note(place: Place) -> None:
         assert len(await tx.contributions.of_request(RequestId("req_1"))) == 1
         node = await tx.nodes.get(node_row().node_id)
     assert node is not None and node.last_seen_utc_us is not None
+
+
+async def test_p23_a_store_that_hangs_delays_no_node(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nodes say is judged as it comes; only what must be written waits for the round under way."""
+    answered = asyncio.Event()
+
+    async def hangs() -> int:
+        await answered.wait()
+        return -1
+
+    monkeypatch.setattr(place.store, "nodes_revision", hangs, raising=False)
+    round_under_way = asyncio.get_running_loop().create_task(place.controller.round())
+    await asyncio.sleep(0)
+    place.beat("ins_1")
+    assert place.bus.verbs() == ["accept", "uncordon"]
+    place.report(renew=True)
+    assert place.bus.verbs() == ["credential"]
+    assert not round_under_way.done()
+    answered.set()
+    await round_under_way
 
 
 async def test_the_bus_being_away_stops_no_round(place: Place) -> None:

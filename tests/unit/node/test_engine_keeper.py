@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from panal.core.errors import EngineFailed
+from panal.node import engine_keeper
 from panal.node.engine_keeper import FAILURES_MAX, EngineKeeper, KeeperEvents
 from panal.node.engines.engine import Delta, EngineCall, EngineFacts, Json
 
@@ -86,7 +87,7 @@ async def kept() -> AsyncIterator[tuple[EngineKeeper, FakeEngine, Told]]:
         lambda reason: told.say(f"stopped {reason}".strip()),
         lambda: None,
     )
-    keeper = EngineKeeper(engine, events, back_off_s_first=0.001)
+    keeper = EngineKeeper(engine, events, back_off_s_first=0.001, rare_s=0.05)
     task = asyncio.create_task(keeper.run())
     yield keeper, engine, told
     task.cancel()
@@ -114,7 +115,7 @@ async def test_a_crash_is_followed_by_a_new_start(kept: tuple[EngineKeeper, Fake
     assert told.words == ["started", "stopped exit code 9", "started"]
 
 
-async def test_gives_up_after_some_failures_with_a_reason_until_it_was_wanted_off(
+async def test_p19_what_fails_again_and_again_is_told_and_tried_rarely_but_for_ever(
     kept: tuple[EngineKeeper, FakeEngine, Told],
 ) -> None:
     keeper, engine, told = kept
@@ -125,6 +126,25 @@ async def test_gives_up_after_some_failures_with_a_reason_until_it_was_wanted_of
         while not keeper.problem:
             await asyncio.sleep(0.001)
     assert "no memory" in keeper.problem
+    await told.until(FAILURES_MAX + 2)
+    assert keeper.problem, "it says so as long as it fails"
+    engine.fail_start = False
+    async with asyncio.timeout(10):
+        while not keeper.on:
+            await asyncio.sleep(0.001)
+    assert keeper.problem == "" and told.words[-1] == "started"
+
+
+async def test_who_is_wanted_off_and_on_again_is_started_at_once(
+    kept: tuple[EngineKeeper, FakeEngine, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, engine, told = kept
+    monkeypatch.setattr(keeper, "_rare_s", 1000.0)
+    engine.fail_start = True
+    keeper.want_on()
+    async with asyncio.timeout(5):
+        while not keeper.problem:
+            await asyncio.sleep(0.001)
     keeper.want_on()
     await asyncio.sleep(0.02)
     assert engine.starts == FAILURES_MAX
@@ -133,6 +153,20 @@ async def test_gives_up_after_some_failures_with_a_reason_until_it_was_wanted_of
     keeper.want_on()
     await told.until(FAILURES_MAX + 2)
     assert told.words[-2:] == ["stopped", "started"] and keeper.problem == ""
+
+
+async def test_p19_the_time_of_a_slow_load_does_not_count_as_a_steady_run(
+    kept: tuple[EngineKeeper, FakeEngine, Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an engine that fails after a long load would be taken for one that ran well, for ever."""
+    keeper, engine, told = kept
+    monkeypatch.setattr(engine_keeper, "STEADY_S", 0.0)
+    engine.fail_start = True
+    keeper.want_on()
+    await told.until(FAILURES_MAX)
+    async with asyncio.timeout(5):
+        while not keeper.problem:
+            await asyncio.sleep(0.001)
 
 
 async def test_a_stop_in_the_middle_of_a_start_is_obeyed(kept: tuple[EngineKeeper, FakeEngine, Told]) -> None:

@@ -92,6 +92,7 @@ IN_FULL: tuple[m.Message, ...] = (
     m.BodyPart(attempt=KEY_ATTEMPT, number=2, body=b"\x00\xff rest"),
     m.Acknowledge(attempt=KEY_ATTEMPT, data_bytes=65_536),
     m.Cancel(attempt=KEY_ATTEMPT, reason="client_gone"),
+    m.Present(gateway=GATEWAY, instance=INSTANCE, attempts=[KEY_ATTEMPT], partial=True),
     m.Instruction(
         id="ist_06h2ocgb5kq2l8ut0e3s1d9v7g",
         verb="credential",

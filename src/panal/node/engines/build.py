@@ -18,7 +18,8 @@ class EngineWish:
     """Which engine an agent shall use. ``home`` is where its logs go, ``cache`` the model cache.
 
     ``url``, ``model_digest`` and ``api_key`` are for an attached one; ``threads`` 0 is cores - 1;
-    ``echo_options`` go to the echo engine's command line.
+    ``echo_options`` go to the echo engine's command line. ``start_s_max``: a start that makes no progress
+    for so long has failed.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class EngineWish:
     model_digest: str = ""
     api_key: str = field(default="", repr=False)
     echo_options: tuple[str, ...] = ()
+    start_s_max: float = 120.0
 
 
 def build_engine(wish: EngineWish) -> Engine:
@@ -44,7 +46,13 @@ def build_engine(wish: EngineWish) -> Engine:
             AttachedOptions(wish.url, wish.model, wish.model_digest, wish.slots, wish.api_key)
         )
     if wish.kind == "echo":
-        return echo_engine(wish.home, model=wish.model or "echo", slots=wish.slots, options=wish.echo_options)
+        return echo_engine(
+            wish.home,
+            model=wish.model or "echo",
+            slots=wish.slots,
+            options=wish.echo_options,
+            start_s_max=wish.start_s_max,
+        )
     if wish.kind != "embedded":
         raise SettingsError(f"Unknown engine '{wish.kind}': use one of {', '.join(KINDS)}.")
     return embedded_engine(
@@ -58,5 +66,6 @@ def build_engine(wish: EngineWish) -> Engine:
             threads=wish.threads,
             exact=wish.exact,
             nice=wish.nice,
+            start_s_max=wish.start_s_max,
         ),
     )

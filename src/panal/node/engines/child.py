@@ -1,4 +1,4 @@
-"""The engine's side of being a child of the agent: settings by stdin, one ready line, no life of its own.
+"""The engine's side of being a child of the agent: settings by stdin, a ready line, no life of its own.
 
 The parent keeps our stdin open. Its end means that the parent is gone, however it went, so that an
 engine never outlives its agent. The key comes by stdin, since argument lists are seen by everybody.
@@ -26,12 +26,18 @@ class Greeting(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """The one line on a child's stdout, when it can serve."""
+    """The last line on a child's stdout that counts: it can serve."""
 
     port: int
     context_tokens: int = 0
     slots: int = 1
     note: str = ""
+
+
+class Loading(msgspec.Struct):
+    """Before it: how much of the model is there, from 0 to 1. As often as the engine likes."""
+
+    loading: float
 
 
 def read_greeting() -> Greeting:
@@ -43,7 +49,7 @@ def read_greeting() -> Greeting:
         raise SystemExit("this program is started by the panal agent") from None
 
 
-def say_ready(ready: Ready) -> None:
+def say_ready(ready: Ready | Loading) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -13,7 +13,12 @@ ECHO_TWIN = "echo-1"
 
 
 def echo_engine(
-    home: Path, *, model: str = "echo", slots: int = 256, options: tuple[str, ...] = ()
+    home: Path,
+    *,
+    model: str = "echo",
+    slots: int = 256,
+    options: tuple[str, ...] = (),
+    start_s_max: float = 20.0,
 ) -> ProgramEngine:
     """The engine, not started. ``options`` go to the program's command line."""
     command = (
@@ -29,5 +34,5 @@ def echo_engine(
         slots=slots,
     )
     return ProgramEngine(
-        Program(command, home / "echo.log", ready_s_max=20.0), TokenIdsDialect(), facts, model
+        Program(command, home / "echo.log", ready_s_max=start_s_max), TokenIdsDialect(), facts, model
     )

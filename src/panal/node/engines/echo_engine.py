@@ -21,6 +21,7 @@ from typing import Any
 
 from panal.node.engines.child import (
     Greeting,
+    Loading,
     Ready,
     die_with_parent,
     lower_priority,
@@ -57,6 +58,21 @@ class EchoOptions:
     delay_first_s: float = 0.0
     delay_token_s: float = 0.0
     dimensions: int = DIMENSIONS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLoad:
+    """A start that takes ``seconds`` and tells its progress in ``steps``; with 0 it says nothing."""
+
+    seconds: float = 0.0
+    steps: int = 0
+
+    async def run(self) -> None:
+        for step in range(1, self.steps + 1):
+            await asyncio.sleep(self.seconds / self.steps)
+            say_ready(Loading(step / self.steps))
+        if not self.steps:
+            await asyncio.sleep(self.seconds)
 
 
 class EchoEngine:
@@ -193,11 +209,8 @@ async def serve_echo(
     return server, tasks
 
 
-async def run(options: EchoOptions, port: int, *, supervised: bool) -> None:
-    """Serve until the parent goes (supervised) or a signal comes."""
-    server, tasks = await serve_echo(EchoEngine(options), "127.0.0.1", port)
-    bound = server.sockets[0].getsockname()[1]
-    say_ready(Ready(port=bound, context_tokens=options.context_tokens, slots=options.slots))
+async def run(options: EchoOptions, port: int, load: SlowLoad, *, supervised: bool) -> None:
+    """Load, then serve, until the parent goes (supervised) or a signal comes."""
     stop = asyncio.Event()
     if sys.platform != "win32":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,8 +218,15 @@ async def run(options: EchoOptions, port: int, *, supervised: bool) -> None:
     waits: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
     if supervised:
         waits.append(asyncio.create_task(parent_gone()))
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    server.close()
+    loading = asyncio.create_task(load.run())
+    await asyncio.wait([*waits, loading], return_when=asyncio.FIRST_COMPLETED)
+    tasks: set[asyncio.Task[None]] = {loading}
+    if loading.done() and not stop.is_set():
+        server, tasks = await serve_echo(EchoEngine(options), "127.0.0.1", port)
+        bound = server.sockets[0].getsockname()[1]
+        say_ready(Ready(port=bound, context_tokens=options.context_tokens, slots=options.slots))
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        server.close()
     for task in [*waits, *tasks]:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -225,6 +245,8 @@ def main() -> None:
     parser.add_argument("--context-tokens", type=int, default=0)
     parser.add_argument("--delay-first-s", type=float, default=0.0)
     parser.add_argument("--delay-token-s", type=float, default=0.0)
+    parser.add_argument("--load-s", type=float, default=0.0, help="the start takes so long")
+    parser.add_argument("--load-steps", type=int, default=0, help="and tells its progress so often")
     given = parser.parse_args()
     greeting = Greeting(api_key="")
     if given.supervised:
@@ -239,7 +261,8 @@ def main() -> None:
         delay_first_s=given.delay_first_s,
         delay_token_s=given.delay_token_s,
     )
-    asyncio.run(run(options, given.port, supervised=given.supervised))
+    load = SlowLoad(given.load_s, given.load_steps)
+    asyncio.run(run(options, given.port, load, supervised=given.supervised))
 
 
 if __name__ == "__main__":

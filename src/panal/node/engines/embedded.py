@@ -11,8 +11,6 @@ from panal.node.engines.llama_cpp import LlamaCppDialect
 from panal.node.engines.process import Program
 from panal.node.engines.program_engine import ProgramEngine
 
-START_S_MAX = 120.0
-
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
@@ -26,6 +24,7 @@ class EmbeddedOptions:
     threads: int = 0
     exact: bool = False
     nice: int = 0
+    start_s_max: float = 120.0
 
 
 def embedded_engine(home: Path, options: EmbeddedOptions) -> ProgramEngine:
@@ -51,5 +50,5 @@ def embedded_engine(home: Path, options: EmbeddedOptions) -> ProgramEngine:
         context_tokens=options.context_tokens,
         slots=options.slots,
     )
-    program = Program(tuple(command), home / "engine.log", ready_s_max=START_S_MAX)
+    program = Program(tuple(command), home / "engine.log", ready_s_max=options.start_s_max)
     return ProgramEngine(program, LlamaCppDialect(), facts, options.model)

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import psutil
 
 from panal.core.errors import EngineFailed
-from panal.node.engines.child import Greeting, Ready
+from panal.node.engines.child import Greeting, Loading, Ready
+from panal.node.engines.loading import Load
+from panal.node.engines.orphans import Orphans
 
 TERMINATE_S_MAX = 2.0
 KILL_S_MAX = 5.0
+LOOK_EACH_S = 0.5
 LOG_BYTES_MAX = 5 * 1024 * 1024
 LOG_TAIL_BYTES = 2000
 
@@ -30,7 +34,10 @@ ENVIRONMENT_KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How to start a child that speaks child.py's protocol."""
+    """How to start a child that speaks child.py's protocol.
+
+    ``ready_s_max``: a start that makes no progress for so long has failed (see loading.py).
+    """
 
     command: tuple[str, ...]
     log_path: Path
@@ -46,6 +53,7 @@ class EngineProcess:
         self._api_key = api_key
         self._process: asyncio.subprocess.Process | None = None
         self._drain: asyncio.Task[int] | None = None
+        self._orphans = Orphans(program.log_path.with_suffix(".process"))
         self.exited = asyncio.Event()
 
     @property
@@ -58,21 +66,50 @@ class EngineProcess:
     async def start(self) -> Ready:
         """Start and wait for the ready line. Raises EngineFailed with the end of its log."""
         with open_log(self._program.log_path) as log:
+            await asyncio.to_thread(self._orphans.end)
             self._process = await self._spawn(log)
+        self._orphans.remember(self._process.pid)
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(msgspec.json.encode(Greeting(self._api_key)) + b"\n")
-            async with asyncio.timeout(self._program.ready_s_max):
-                line = await self._process.stdout.readline()
-            ready = msgspec.json.decode(line, type=Ready)
+            ready = await self._until_ready(self._process)
         except (msgspec.DecodeError, TimeoutError, OSError, ValueError) as error:
             await self.stop(0.0)
-            raise EngineFailed(f"the engine did not start: {self.why()}") from error
+            late = (
+                f"no progress for {self._program.ready_s_max:g} s; "
+                if isinstance(error, TimeoutError)
+                else ""
+            )
+            raise EngineFailed(f"the engine did not start: {late}{self.why()}") from error
         except asyncio.CancelledError:
             await self.stop(0.0)
             raise
         self._drain = asyncio.get_running_loop().create_task(self._watch(), name="engine output")
         return ready
+
+    async def _until_ready(self, process: asyncio.subprocess.Process) -> Ready:
+        """The ready line. Raises TimeoutError when the load stands still, and what reading raises."""
+        assert process.stdout is not None
+        loop = asyncio.get_running_loop()
+        load = Load(self._program.ready_s_max, loop.time())
+        reading = loop.create_task(process.stdout.readline(), name="engine start")
+        try:
+            while True:
+                await asyncio.wait({reading}, timeout=min(LOOK_EACH_S, self._program.ready_s_max / 4))
+                now_s = loop.time()
+                if reading.done():
+                    said = msgspec.json.decode(reading.result(), type=dict)
+                    if "loading" not in said:
+                        return msgspec.convert(said, Ready)
+                    load.told(msgspec.convert(said, Loading).loading, now_s)
+                    reading = loop.create_task(process.stdout.readline(), name="engine start")
+                else:
+                    load.holds(_memory_bytes(process.pid), now_s)
+                if load.over(now_s):
+                    raise TimeoutError
+        finally:
+            reading.cancel()
+            await asyncio.wait({reading})
 
     async def _spawn(self, log: IO[bytes]) -> asyncio.subprocess.Process:
         environment = {name: os.environ[name] for name in ENVIRONMENT_KEPT if name in os.environ}
@@ -120,6 +157,7 @@ class EngineProcess:
             await asyncio.wait([self._drain], timeout=KILL_S_MAX)
         else:
             await self._close_output(process)
+        self._orphans.forget()
         self.exited.set()
 
     def kill(self) -> None:
@@ -149,6 +187,15 @@ class EngineProcess:
         code = self._process.returncode if self._process is not None else None
         tail = log_tail(self._program.log_path)
         return f"exit code {code}; {tail}" if tail else f"exit code {code}"
+
+
+def _memory_bytes(process_id: int) -> int:
+    """Main memory that the program holds; 0 where that cannot be seen."""
+    try:
+        held: int = psutil.Process(process_id).memory_info().rss
+    except psutil.Error:
+        return 0
+    return held
 
 
 def open_log(path: Path) -> IO[bytes]:

@@ -150,10 +150,11 @@ class States(_Shown):
     ) -> None:
         self._name = name
         self._text = text
+        self._labels = ("state",)
         self._states = tuple(states)
         self._count = count
 
     def family(self) -> Family:
         counted = self._count()
         series = [Series((state,), [float(counted.get(state, 0.0))]) for state in self._states]
-        return Family(self._name, VIEW, self._text, ("state",), series)
+        return Family(self._name, VIEW, self._text, self._labels, series)

@@ -17,7 +17,7 @@ from panal.telemetry import exchange
 from panal.telemetry.exchange import MetricsExchange, Snapshot, forget_counts, mark_of, snapshots_in
 from panal.telemetry.metrics import GatewayMetrics
 from panal.telemetry.sums import Collected, Family, Part, Series, added_up, counted
-from panal.telemetry.tallies import Counts, Reading, SecondsHistogram
+from panal.telemetry.tallies import Counts, Reading, SecondsHistogram, States
 
 
 class Process:
@@ -211,3 +211,19 @@ def test_what_was_given_is_not_changed() -> None:
     part = part_of([("a", 1)], lives=True)
     added_up([part, part])
     assert part == part_of([("a", 1)], lives=True)
+
+
+def test_what_all_processes_see_is_shown_once_and_ends_with_them() -> None:
+    missing = {"missing": 1.0}
+    seen = States("panal_nodes", "Nodes.", ("ready", "missing"), lambda: missing)
+    first = seen.family()
+    missing["missing"] = 2.0
+    second = seen.family()
+    [together] = added_up([Part([first], lives=True), Part([second], lives=True)])
+    assert {series.labels[0]: series.numbers for series in together.series} == {
+        "ready": [0.0],
+        "missing": [2.0],
+    }
+    [left] = added_up([Part([first], lives=True), Part([second], lives=False)])
+    assert [series.numbers for series in left.series] == [[0.0], [1.0]]
+    assert counted([first]) == []

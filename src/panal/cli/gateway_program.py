@@ -25,6 +25,7 @@ from panal.bus.nkeys import verify
 from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
+from panal.cli.gateway_traces import request_spans
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
@@ -52,6 +53,7 @@ from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener, bound
 from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.gateway.request_spans import RequestSpans
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
@@ -194,7 +196,8 @@ class GatewayProgram:
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
         door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
-        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door)
+        spans = request_spans(settings.telemetry, bus.gateway, clock, registry, stack)
+        gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door, spans)
         await gateway.start()
         stack.push_async_callback(bus.close)
         enrolment = Enrolment(
@@ -274,6 +277,7 @@ def _gateway(
     registry: CollectorRegistry,
     pepper: bytes,
     door: Door,
+    spans: RequestSpans | None,
 ) -> Gateway:
     """The path and what watches it."""
     limits = Limits(
@@ -296,7 +300,7 @@ def _gateway(
     )
     fleet.on_change = bookings.wake
     metrics_of: list[GatewayMetrics] = []
-    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came)
+    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came, spans)
     metrics_of.append(
         GatewayMetrics(
             registry,
@@ -309,7 +313,7 @@ def _gateway(
     )
     salts = TenantSalts(pepper)
     limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter, spans)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus,

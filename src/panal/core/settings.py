@@ -16,6 +16,7 @@ from panal.core.settings_reading import (
     Rule,
     environment_values,
     file_values,
+    http_address,
     loopback,
     read_value,
     shown,
@@ -106,6 +107,21 @@ class LogSettings(Masked):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class TelemetrySettings(Masked):
+    """Traces, sent to a collector by OTLP over HTTP. Off unless an endpoint is set."""
+
+    traces_endpoint: str = setting(
+        "", "collector of traces, http(s)://host:4318; empty: off", check=http_address
+    )
+    traces_ratio: float = setting(
+        1.0, "share of requests traced where the client does not say", low=0, high=1
+    )
+    traces_headers: tuple[str, ...] = setting((), "NAME=VALUE that the collector wants", secret=True)
+    gateway_service: str = setting("panal-gateway", "service.name of gateways in traces")
+    agent_service: str = setting("panal-agent", "service.name of agents in traces")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings(Masked):
     """All sections. ``sources`` says per key where a value that is no default came from."""
 
@@ -114,6 +130,7 @@ class Settings(Masked):
     node: NodeSettings = field(default_factory=NodeSettings)
     owner: OwnerSettings = field(default_factory=OwnerSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     SECTIONS: ClassVar[Mapping[str, type[Masked]]] = {
@@ -122,6 +139,7 @@ class Settings(Masked):
         "node": NodeSettings,
         "owner": OwnerSettings,
         "log": LogSettings,
+        "telemetry": TelemetrySettings,
     }
 
 

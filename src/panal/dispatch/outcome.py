@@ -30,6 +30,7 @@ class AttemptLog:
     duration_s: float = 0.0
     outcome: AttemptOutcome = AttemptOutcome.COMPLETE
     cause: str = ""
+    opened_monotonic_s: float = 0.0
 
     def made(self, *, delivered: bool) -> AttemptMade:
         """The ledger's form of it. What was dropped before the client saw it is not delivered."""

@@ -41,6 +41,16 @@ class Workplace:
     in_engine: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Monotonic seconds; None where it never came to that. ``asked_s``: when the engine got the request."""
+
+    begun_s: float
+    asked_s: float | None
+    first_token_s: float | None
+    last_token_s: float
+
+
 class Attempt:
     """Runs once. Every ending, whatever its cause, frees the engine's slot before anything else waits."""
 
@@ -54,6 +64,7 @@ class Attempt:
         self._stop_error: WireError | None = None
         self._stopped = False
         self._begun_s = workplace.clock.monotonic_seconds()
+        self._asked_s: float | None = None
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
         self._was_paused = False
@@ -95,6 +106,10 @@ class Attempt:
         if self._first_token_s is not None or self.ended:
             return 0
         return len(self.run_message.body) // CHARACTERS_PER_TOKEN
+
+    @property
+    def times(self) -> AttemptTimes:
+        return AttemptTimes(self._begun_s, self._asked_s, self._first_token_s, self._last_token_s)
 
     def counts(self) -> AttemptCounts:
         """What was made, for the ledger."""
@@ -198,6 +213,7 @@ class Attempt:
 
     async def _embeddings(self, body: Json) -> Event:
         check_embeddings_request(body)
+        self._asked_s = self._workplace.clock.monotonic_seconds()
         answer = await self._workplace.engine.embed(self._call(Route.EMBEDDINGS, body))
         data, usage = embeddings_answer(answer, body, self.run_message.model)
         return Event(data=data, finish="stop", usage=usage)
@@ -206,7 +222,7 @@ class Attempt:
         writer = self._writer = AnswerWriter(plan)
         clock = self._workplace.clock
         call = self._call(plan.route, engine_body(plan, body))
-        asked_s = clock.monotonic_seconds()
+        asked_s = self._asked_s = clock.monotonic_seconds()
         alone = self._workplace.in_engine == 1
         async with aclosing(self._workplace.engine.generate(call)) as deltas:
             async for delta in deltas:

@@ -46,7 +46,9 @@ class Attempts:
         waiting_max: int = WAITING_MAX_DEFAULT,
         begun: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
+        traced: Callable[[Attempt], None] | None = None,
     ) -> None:
+        """``traced`` hears of each attempt that is over; None: no traces are made."""
         self._identity = identity
         self._slots = engine.facts.slots
         self._outbox = outbox
@@ -55,6 +57,7 @@ class Attempts:
         self._waiting_max = waiting_max
         self._begun = begun
         self._on_over = over
+        self._traced = traced
         self._attempts: dict[str, Attempt] = {}
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._lost_timer: asyncio.TimerHandle | None = None
@@ -208,4 +211,6 @@ class Attempts:
             self._workplace.log.error("an attempt's task failed", exc_info=error)
         if attempt.started:
             self._counts.keep(attempt.counts())
+        if self._traced is not None:
+            self._traced(attempt)
         self._on_over()

@@ -4,11 +4,13 @@ Children of labels are looked up in plain dictionaries, and there are only so ma
 is not known falls into 'other'. No label holds a key, a prompt, an address or a person.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
 from panal.telemetry.tallies import SecondsHistogram
 
@@ -159,6 +161,26 @@ class GatewayMetrics:
             if found is None:
                 found = self._of[key] = RequestMetrics(self, route, model)
         return found
+
+
+def count_spans(registry: CollectorRegistry, *, sent: Callable[[], int], lost: Callable[[], int]) -> None:
+    """Spans of traces, by what became of them; read at each scrape."""
+    registry.register(_SpanCounts(sent, lost))
+
+
+class _SpanCounts(Collector):
+    def __init__(self, sent: Callable[[], int], lost: Callable[[], int]) -> None:
+        self._sent = sent
+        self._lost = lost
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily("panal_trace_spans", "Spans of traces.", labels=("outcome",))
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily("panal_trace_spans", "Spans of traces.", labels=("outcome",))
+        family.add_metric(("sent",), self._sent())
+        family.add_metric(("lost",), self._lost())
+        yield family
 
 
 def gauge(registry: CollectorRegistry, name: str, text: str, value: Callable[[], float]) -> Gauge:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from panal.telemetry.metrics import GatewayMetrics
+from panal.telemetry.metrics import GatewayMetrics, count_spans
 from tests.architecture.pages import code, codes, page, part, rows
 
 
@@ -29,6 +29,13 @@ def documented(heading: str) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def test_every_metric_is_documented_and_no_other() -> None:
     assert documented("Of a gateway") == registered()
+
+
+def test_the_metric_of_traces_is_documented_apart() -> None:
+    registry = CollectorRegistry()
+    count_spans(registry, sent=lambda: 3, lost=lambda: 4)
+    assert documented("With traces on") == {"panal_trace_spans_total": ("counter", ("outcome",))}
+    assert registry.get_sample_value("panal_trace_spans_total", {"outcome": "lost"}) == 4.0
 
 
 def test_every_metric_says_what_it_is() -> None:

@@ -5,6 +5,7 @@ is not used.
 """
 
 import http.client
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ from panal.telemetry.span_export import CollectorError
 from panal.telemetry.traces import Span, Value
 
 SEND_S_MAX = 3.0
+PIECE_SPANS = 8
+BREATH_S = 0.0002
+"""After each piece the interpreter is left to the event loop, which would else wait for whole batches."""
 ANSWER_BYTES_MAX = 64 * 1024
 AGAIN = frozenset({408, 429, 502, 503, 504})
 """Statuses after which a batch may be sent again."""
@@ -59,8 +63,11 @@ class Collector:
 
     def encoded(self, spans: Sequence[Span]) -> bytes:
         """The bytes of an ExportTraceServiceRequest."""
-        scope = ScopeSpans(spans=[_wire(span) for span in spans])
+        scope = ScopeSpans()
         scope.scope.name = "panal"
+        for at in range(0, len(spans), PIECE_SPANS):
+            scope.spans.extend([_wire(span) for span in spans[at : at + PIECE_SPANS]])
+            time.sleep(BREATH_S)
         whole = ExportTraceServiceRequest(
             resource_spans=[ResourceSpans(resource=self._resource, scope_spans=[scope])]
         )

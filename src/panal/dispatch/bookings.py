@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from panal.core.clock import Clock
 from panal.core.errors import (
     BadRequest,
+    DeadlineExceeded,
     ModelResting,
     NotAllowed,
     PanalError,
@@ -70,13 +71,16 @@ class Bookings:
         ``patience_s``: how long to wait while no replica is fit at all, which a broken answer may do;
         a new request waits a moment only for a node whose heartbeat is late.
         ``interruption(cancel)`` registers how the wait is broken off.
-        Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
+        Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline, DeadlineExceeded.
         """
+        left_s = deadline_monotonic_s - self._clock.monotonic_seconds()
+        if left_s <= 0:
+            raise DeadlineExceeded
         if len(self._waiting) == 0:
             choice = self._choose(need)
             if choice is not None:
                 return choice
-        wait_s = min(self._queue_wait_s_max, deadline_monotonic_s - self._clock.monotonic_seconds())
+        wait_s = self._queue_wait_s_max
         in_vain: PanalError = _waited_too_long(wait_s)
         try:
             self._explain(need)
@@ -84,7 +88,10 @@ class Bookings:
             patience_s = max(patience_s, self._stale_patience_s if self._only_late(need) else 0.0)
             if patience_s <= 0:
                 raise
-            wait_s, in_vain = min(wait_s, patience_s), resting
+            if patience_s < wait_s:
+                wait_s, in_vain = patience_s, resting
+        if left_s < wait_s:
+            wait_s, in_vain = left_s, DeadlineExceeded()
         return await self._wait(need, tenant, wait_s, in_vain, interruption)
 
     def knows_model(self, model: str) -> bool:

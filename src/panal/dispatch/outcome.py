@@ -7,6 +7,7 @@ import msgspec
 from panal.core.errors import (
     AttemptTimeout,
     ClientGone,
+    DeadlineExceeded,
     FrameGap,
     NodeLeaving,
     NodeLost,
@@ -87,7 +88,7 @@ def attempt_outcome_of(failure: PanalError | None) -> AttemptOutcome:
             return AttemptOutcome.REFUSED
         case NodeLost() | FrameGap():
             return AttemptOutcome.LOST
-        case AttemptTimeout():
+        case AttemptTimeout() | DeadlineExceeded():
             return AttemptOutcome.TIMEOUT
         case ClientGone():
             return AttemptOutcome.CANCELLED

@@ -1,4 +1,4 @@
-"""Deadlines by header and by field: one rule on every route, in the queue, before and after the first byte."""
+"""Deadlines by header and by field: one rule on every route, in the queue and around the first byte."""
 
 import json
 from collections.abc import Iterator

@@ -53,13 +53,16 @@ from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener, bound
 from panal.gateway.observer import RequestObserver
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.gateway.refused import RefusedCalls
 from panal.gateway.request_spans import RequestSpans
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
+from panal.identity.refusals import RefusalCounts
 from panal.identity.salts import TenantSalts
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
+from panal.management.refusals import RefusalAudit
 from panal.policy.residency import node_may_see
 from panal.scheduling.replicas import ReplicaView
 from panal.store import Store, open_store
@@ -154,6 +157,7 @@ class GatewayProgram:
         listeners: list[Listener],
         addresses: Addresses,
         renewal: Renewal,
+        audit: RefusalAudit,
     ) -> None:
         self.gateway = gateway
         self.renewal = renewal
@@ -161,6 +165,7 @@ class GatewayProgram:
         self._controller = controller
         self._spool = spool
         self._listeners = listeners
+        self._audit = audit
 
     @classmethod
     async def build(cls, home: Home, settings: Settings, stack: AsyncExitStack) -> "GatewayProgram":
@@ -200,6 +205,8 @@ class GatewayProgram:
         gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door, spans)
         await gateway.start()
         stack.push_async_callback(bus.close)
+        refusals = RefusalCounts(clock)
+        refused = RefusedCalls(refusals.note, directory.owner_of)
         enrolment = Enrolment(
             store,
             issuer,
@@ -209,6 +216,7 @@ class GatewayProgram:
             clock=clock,
             notify=controller.changed,
             credential_s=settings.node.credential_s,
+            refused=refusals.note,
         )
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
         endpoints = [
@@ -217,15 +225,16 @@ class GatewayProgram:
             *admin_endpoints(Management(means), gateway),
         ]
         inference = Inference(
-            gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter
+            gateway.dispatcher, directory, ids, clock, settings.gateway.total_s_max, gateway.limiter, refused
         )
-        app = App(inference, build(endpoints, directory, ids), ids)
+        app = App(inference, build(endpoints, directory, ids, refused), ids)
         limits = _http_limits(settings)
         listeners = [
             Listener(app, plain, limits, door=door, new_request_id=ids.request),
             Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
         ]
-        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look))
+        audit = RefusalAudit(refusals, store, ids, clock)
+        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look), audit)
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
@@ -234,6 +243,7 @@ class GatewayProgram:
             self._controller.run(),
             self._spool.run(self.gateway.store),
             self.renewal.run(),
+            self._audit.run(),
         ]
 
     async def listen(self) -> None:
@@ -247,6 +257,7 @@ class GatewayProgram:
             await listener.stop(STOP_GRACE_S)
         await self._spool.drain(self.gateway.store)
         await self.gateway.limiter.close()
+        await self._audit.close()
         await self.gateway.directory.note_use()
 
 

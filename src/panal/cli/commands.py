@@ -17,6 +17,7 @@ from panal.cli import (
     config_commands,
     desk_commands,
     limit_commands,
+    usage_commands,
 )
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
@@ -54,7 +55,7 @@ def application() -> typer.Typer:
     app.add_typer(admin_commands.keys, name="keys")
     app.add_typer(limit_commands.limits, name="limits")
     app.add_typer(admin_commands.models, name="models")
-    app.add_typer(admin_commands.usage, name="usage")
+    app.add_typer(usage_commands.usage, name="usage")
     app.add_typer(admin_commands.audit, name="audit")
     app.add_typer(config_commands.config, name="config")
     app.add_typer(desk_commands.desk, name="desk")

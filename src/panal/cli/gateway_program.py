@@ -26,6 +26,7 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
 from panal.cli.gateway_traces import request_spans
+from panal.cli.gateway_upkeep import Upkeep
 from panal.cli.home import AdminAccess, Home
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
@@ -58,11 +59,9 @@ from panal.gateway.request_spans import RequestSpans
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
-from panal.identity.refusals import RefusalCounts
 from panal.identity.salts import TenantSalts
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
-from panal.management.refusals import RefusalAudit
 from panal.policy.residency import node_may_see
 from panal.scheduling.replicas import ReplicaView
 from panal.store import Store, open_store
@@ -157,7 +156,7 @@ class GatewayProgram:
         listeners: list[Listener],
         addresses: Addresses,
         renewal: Renewal,
-        audit: RefusalAudit,
+        upkeep: Upkeep,
     ) -> None:
         self.gateway = gateway
         self.renewal = renewal
@@ -165,7 +164,7 @@ class GatewayProgram:
         self._controller = controller
         self._spool = spool
         self._listeners = listeners
-        self._audit = audit
+        self._upkeep = upkeep
 
     @classmethod
     async def build(cls, home: Home, settings: Settings, stack: AsyncExitStack) -> "GatewayProgram":
@@ -205,8 +204,8 @@ class GatewayProgram:
         gateway = _gateway(bus, store, directory, spool, settings, clock, registry, pepper, door, spans)
         await gateway.start()
         stack.push_async_callback(bus.close)
-        refusals = RefusalCounts(clock)
-        refused = RefusedCalls(refusals.note, directory.owner_of)
+        upkeep = Upkeep(store, ids, clock, settings.gateway.usage_keep_days)
+        refused = RefusedCalls(upkeep.refusals.note, directory.owner_of)
         enrolment = Enrolment(
             store,
             issuer,
@@ -216,7 +215,7 @@ class GatewayProgram:
             clock=clock,
             notify=controller.changed,
             credential_s=settings.node.credential_s,
-            refused=refusals.note,
+            refused=upkeep.refusals.note,
         )
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, controller.changed)
         endpoints = [
@@ -233,8 +232,7 @@ class GatewayProgram:
             Listener(app, plain, limits, door=door, new_request_id=ids.request),
             Listener(app, secure, limits, tls.context, door=door, new_request_id=ids.request),
         ]
-        audit = RefusalAudit(refusals, store, ids, clock)
-        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look), audit)
+        return cls(gateway, controller, spool, listeners, addresses, Renewal(tls.look), upkeep)
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
@@ -243,7 +241,7 @@ class GatewayProgram:
             self._controller.run(),
             self._spool.run(self.gateway.store),
             self.renewal.run(),
-            self._audit.run(),
+            *self._upkeep.tasks(),
         ]
 
     async def listen(self) -> None:
@@ -257,7 +255,7 @@ class GatewayProgram:
             await listener.stop(STOP_GRACE_S)
         await self._spool.drain(self.gateway.store)
         await self.gateway.limiter.close()
-        await self._audit.close()
+        await self._upkeep.close()
         await self.gateway.directory.note_use()
 
 

@@ -59,6 +59,7 @@ class GatewaySettings(Masked):
     keep_alive_s_max: float = setting(15.0, "an idle connection is closed after", low=0.1, high=3600)
     write_stall_s_max: float = setting(30.0, "a client that reads nothing is dropped after", low=1, high=300)
     connections_max: int = setting(8192, "client connections of one process", low=16, high=1_000_000)
+    usage_keep_days: int = setting(0, "older usage records are removed; 0: kept for ever", low=0, high=36500)
     strangers_max: int = setting(64, "connections of one address without a key", low=1, high=100_000)
 
 

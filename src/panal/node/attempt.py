@@ -28,6 +28,9 @@ from panal.node.usage import CHARACTERS_PER_TOKEN
 from panal.protocol.messages import AttemptCounts, BodyPart, Event, RunAttempt, WireError
 from panal.protocol.openai.errors import error_body
 
+LATE_USAGE_S_MAX = 2.0
+"""An engine may tell its usage so long after the end of its answer; then what was counted has to do."""
+
 
 @dataclass(slots=True)
 class Workplace:
@@ -220,8 +223,22 @@ class Attempt:
 
     async def _text(self, plan: AnswerPlan, body: Json, limits: AttemptLimits) -> Event:
         writer = self._writer = AnswerWriter(plan)
-        clock = self._workplace.clock
         call = self._call(plan.route, engine_body(plan, body))
+        single = body.get("n") in (None, 1)
+        try:
+            async with asyncio.timeout(None) as patience:
+                await self._read(call, writer, limits, patience if single else None)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+        self._note_decode(writer)
+        return writer.end()
+
+    async def _read(
+        self, call: EngineCall, writer: AnswerWriter, limits: AttemptLimits, patience: asyncio.Timeout | None
+    ) -> None:
+        """All that the engine says. Once nothing but its usage can follow, ``patience`` begins to run out."""
+        clock = self._workplace.clock
         asked_s = self._asked_s = clock.monotonic_seconds()
         alone = self._workplace.in_engine == 1
         async with aclosing(self._workplace.engine.generate(call)) as deltas:
@@ -241,8 +258,8 @@ class Attempt:
                     break
                 if self.lane.full:
                     await self._wait_for_reader(limits)
-        self._note_decode(writer)
-        return writer.end()
+                if patience is not None and patience.when() is None and writer.complete:
+                    patience.reschedule(asyncio.get_running_loop().time() + LATE_USAGE_S_MAX)
 
     def _call(self, route: Route, body: Json) -> EngineCall:
         return EngineCall(route, body, self.run_message.emitted, self.run_message.cache_salt)

@@ -110,8 +110,8 @@ ANYTHING = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(
-    ["x-panal-data-class", "x-panal-deadline-s", "x-panal-show-nodes", "traceparent", "content-type", "accept",
-     "x-a", "cookie", "x-forwarded-for", "forwarded", "expect", "te", "range", "if-match", "origin",
+    ["x-panal-data-class", "x-panal-deadline-s", "x-panal-show-nodes", "traceparent", "content-type",
+     "accept", "x-a", "cookie", "x-forwarded-for", "forwarded", "expect", "te", "range", "if-match", "origin",
      "idempotency-key"]
 )  # fmt: skip
 VALUES = st.text(

@@ -50,9 +50,8 @@ def usage_prune(
     elif dry_run:
         print(f"{total} usage records are older than {older_than}.")
     else:
-        print(
-            f"{removed} usage records removed." + (" Stopped; run it again for the rest." if stopped else "")
-        )
+        rest = " Stopped; run it again for the rest." if stopped else ""
+        print(f"{removed} usage records removed.{rest}")
     if stopped:
         raise typer.Exit(130)
 

@@ -65,6 +65,7 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http, cycle, headers = scope["extensions"][CONNECTION]
+        caller: Caller | None = None
         request: InferenceRequest | None = None
         client: ClientStream | None = None
         try:
@@ -94,7 +95,7 @@ class Inference:
                     error,
                     target=f"POST {scope['path']}",
                     peer=scope["client"][0] if scope["client"] else "",
-                    principal=request.principal if request is not None else None,
+                    principal=caller.principal if caller is not None else None,
                     authorization=headers.get(b"authorization"),
                 )
             await self._tell(error, request, client, send)

@@ -103,9 +103,9 @@ class RequestObserver:
                 total_s=round(finished.total_s, 4),
             ),
         )
+        self._spool.append(settlement_of(finished))
         if self._spans is not None:
             self._spans.ended(finished)
-        self._spool.append(settlement_of(finished))
 
     def _count(self, finished: Finished) -> None:
         metrics = self._metrics()

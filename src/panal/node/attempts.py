@@ -211,6 +211,6 @@ class Attempts:
             self._workplace.log.error("an attempt's task failed", exc_info=error)
         if attempt.started:
             self._counts.keep(attempt.counts())
+        self._on_over()
         if self._traced is not None:
             self._traced(attempt)
-        self._on_over()

@@ -259,6 +259,7 @@ class Attempt:
                 if self.lane.full:
                     await self._wait_for_reader(limits)
                 if patience is not None and patience.when() is None and writer.complete:
+                    limits.pause()
                     patience.reschedule(asyncio.get_running_loop().time() + LATE_USAGE_S_MAX)
 
     def _call(self, route: Route, body: Json) -> EngineCall:

@@ -97,9 +97,9 @@ def test_every_time_limit_is_explained(limit: str) -> None:
 def test_limits_that_an_agent_kept_reach_the_client_as_documented() -> None:
     failures = [
         failure_of(WireError(kind="timeout", code=limit, message="why"))
-        for limit in ("first_token", "between_tokens", "total")
+        for limit in ("first_token", "between_tokens")
     ]
-    usual = AttemptTimeout("total", 1.0).code
+    usual = AttemptTimeout("first_token", 1.0).code
     listed = {code(cells[0]): cells[1] for cells in rows(part(page("docs/errors.md"), "Time limits"))}
     special = {name: int(status) for name, status in listed.items() if status.isdecimal()}
     assert special == {each.code: shape_of(each).status for each in failures if each.code != usual}

@@ -31,6 +31,14 @@ def test_every_metric_is_documented_and_no_other() -> None:
     assert documented("Of a gateway") == registered()
 
 
+def test_the_metric_of_traces_is_documented_apart() -> None:
+    registry = CollectorRegistry()
+    zero = dict.fromkeys(("in_flight", "queued", "streams"), lambda: 0)
+    GatewayMetrics(registry, **zero, spans=lambda: {"sent": 3, "lost": 4})
+    assert documented("With traces on") == {"panal_trace_spans_total": ("counter", ("outcome",))}
+    assert registry.get_sample_value("panal_trace_spans_total", {"outcome": "lost"}) == 4.0
+
+
 def test_every_metric_says_what_it_is() -> None:
     for cells in rows(page("docs/metrics.md")):
         if cells[0].startswith("`"):

@@ -417,3 +417,36 @@ def fits(value: Any, schema: dict[str, Any], document: dict[str, Any], where: st
     if isinstance(value, list):
         for each in value:
             fits(each, schema.get("items", {}), document, f"{where}[]")
+
+
+def test_old_usage_goes_and_new_usage_stays(place: Installation) -> None:
+    file = place.home / "panal.db"
+    database = sqlite3.connect(file, timeout=30.0)
+    try:
+        names = [row[1] for row in database.execute("PRAGMA table_info(usage_records)")]
+        values = {"request_id": "'req_old_' || i", "created_utc_us": "1000000 + i"}
+        texts = {"tenant_id": "'tnt_default'", "model": "'m'", "route": "'chat'", "outcome": "'complete'"}
+        numbers = [name for name in names if name.endswith(("_tokens", "_us", "attempts", "ed", "ial"))]
+        known = dict.fromkeys(numbers, "0") | texts | values
+        chosen = ", ".join(known.get(name, "'x'") for name in names)
+        count = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1700)"
+        with database:
+            database.execute(f"INSERT INTO usage_records ({', '.join(names)}) {count} SELECT {chosen} FROM n")
+    finally:
+        database.close()
+    before = good_json(place, "usage", "totals")["requests"]
+    assert "1700 usage records are older" in good(
+        place, "usage", "prune", "--older-than", "400d", "--dry-run"
+    )
+    pruned = good_json(place, "usage", "prune", "--older-than", "400d")
+    assert (pruned["found"], pruned["removed"], pruned["stopped"]) == (1700, 1700, False)
+    assert good_json(place, "usage", "totals")["requests"] == before - 1700
+    assert good(place, "usage", "prune", "--older-than", "1w").startswith("0 usage records")
+    events = [event["action"] for event in good_json(place, "audit", "list")]
+    assert events.count("usage.prune") == 1
+    assert good_json(place, "audit", "verify")["whole"]
+
+
+@pytest.mark.parametrize("age", ["0d", "400", "d", "-1d", "1y"])
+def test_a_wrong_age_is_told(place: Installation, age: str) -> None:
+    assert "400d" in bad(place, "usage", "prune", "--older-than", age)

@@ -90,6 +90,23 @@ async def test_each_time_limit_is_named_and_frees_the_engine(
     await bench.engine_until(lambda engine: engine.stats.cancelled == 1)
 
 
+@pytest.mark.parametrize("choices", [1, 2])
+async def test_usage_that_does_not_come_ends_a_complete_answer_and_no_other(
+    bench: EchoBench, choices: int
+) -> None:
+    """The limit between tokens does not count here; several choices may still go on, so it counts there."""
+    body = chat("count 5", x_echo={"usage_delay_s": 30.0}) | {"n": choices}
+    last = await bench.gateway.open(body, between_tokens_s_max=0.5).end()
+    if choices == 1:
+        assert last.finish == "stop"
+        assert last.usage is not None
+        assert last.usage.completion_tokens == len("1 2 3 4 5")
+    else:
+        assert last.error is not None
+        assert last.error.code == "between_tokens"
+    await bench.engine_until(lambda engine: engine.stats.running == 0)
+
+
 async def test_the_first_limit_covers_an_engine_that_sends_no_headers(bench: EchoBench) -> None:
     bench.engine.frozen = True
     last = await bench.gateway.open(chat("count 5"), first_token_s_max=0.2).end()

@@ -193,7 +193,9 @@ class Served:
         home = copied or self.installation.home.parent / name
         environment = {"PANAL_HOME": str(home), "PANAL_NODE__THREADS": "1"} | (environment or {})
         environment |= {
-            key: value for key, value in self.installation.environment.items() if key == "PANAL_LOG__LEVEL"
+            key: value
+            for key, value in self.installation.environment.items()
+            if key.startswith(("PANAL_LOG__", "PANAL_TELEMETRY__"))
         }
         if copied is None:
             token = self.installation.run("tokens", "create", "--class", "dedicated")["token"]

@@ -37,16 +37,28 @@ class State:
     tasks: int | None = None
     """Of the event loop, where the program tells."""
     connections: int | None = None
+    in_flight: int | None = None
+    queued: int | None = None
+    streams: int | None = None
 
 
-def state_of(process: psutil.Process, tasks: float | None = None, connections: float | None = None) -> State:
+GAUGES = {
+    "tasks": "panal_tasks",
+    "connections": "panal_connections",
+    "in_flight": "panal_requests_in_flight",
+    "queued": "panal_requests_queued",
+    "streams": "panal_streams",
+}
+"""Figures that a gateway tells of itself, by their metric."""
+
+
+def state_of(process: psutil.Process, **gauges: int) -> State:
     with process.oneshot():
         return State(
             memory_bytes=process.memory_info().rss,
             descriptors=process.num_fds(),
             threads=process.num_threads(),
-            tasks=None if tasks is None else int(tasks),
-            connections=None if connections is None else int(connections),
+            **gauges,
         )
 
 
@@ -77,9 +89,9 @@ class Soak:
         self._served.until_idle(30.0)
         until(lambda: self._served.gauge("panal_connections") <= 1.0, 30.0, "all connections are closed")
         until(self._settled, 30.0, "the number of tasks is constant")
-        tasks, connections = (self._served.gauge(f"panal_{name}") for name in ("tasks", "connections"))
+        gauges = {name: int(self._served.gauge(metric)) for name, metric in GAUGES.items()}
         return {
-            "gateway": state_of(self._gateway, tasks, connections),
+            "gateway": state_of(self._gateway, **gauges),
             "agent": state_of(self._agent),
         }
 
@@ -160,7 +172,7 @@ def table(states: dict[str, tuple[State, State]]) -> str:
     """Before and after, a line for each figure."""
     lines = [f"{'program':8} {'figure':14} {'before':>10} {'after':>10}"]
     for name, (before, after) in states.items():
-        for figure in ("memory_bytes", "descriptors", "threads", "tasks", "connections"):
+        for figure in ("memory_bytes", "descriptors", "threads", *GAUGES):
             first, last = getattr(before, figure), getattr(after, figure)
             if first is not None:
                 lines.append(f"{name:8} {figure:14} {first:>10} {last:>10}")
@@ -174,7 +186,7 @@ def leaks(states: dict[str, tuple[State, State]]) -> list[str]:
         if after.memory_bytes - before.memory_bytes > GROWTH_BYTES_MAX:
             grown = (after.memory_bytes - before.memory_bytes) / 1024 / 1024
             found.append(f"{name}: memory grew by {grown:.1f} MiB")
-        for figure in ("descriptors", "threads", "tasks", "connections"):
+        for figure in ("descriptors", "threads", *GAUGES):
             first, last = getattr(before, figure), getattr(after, figure)
             spare = POOLED_MAX if figure in ("descriptors", "threads") else 0
             if first is not None and last > first + spare:

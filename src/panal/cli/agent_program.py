@@ -33,6 +33,7 @@ from panal.core.nodes import NodeClass
 from panal.core.proxies import Proxies, proxies_of
 from panal.core.settings import Settings, load
 from panal.node.agent import Agent, Ending
+from panal.node.attempt_spans import AttemptSpans
 from panal.node.desk import Desk
 from panal.node.engines.build import EngineWish, build_engine
 from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
@@ -45,6 +46,7 @@ from panal.node.single import only_one_agent
 from panal.node.weights import cache_folder
 from panal.policy.owner_values import policy_for
 from panal.telemetry.logs import fields
+from panal.telemetry.tracing import span_export
 
 RETRY_S_MAX = 10.0
 APPROVAL_EACH_S = 5.0
@@ -92,9 +94,21 @@ class AgentProgram:
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
         self._agent: Agent | None = None
+        self._export = span_export(
+            settings.telemetry, settings.telemetry.agent_service, enrolled.node, __version__
+        )
 
     async def run(self) -> None:
         """Until a signal. Raises SettingsError or NotAllowed when this node may not go on."""
+        if self._export is not None:
+            self._export.start()
+        try:
+            await self._until_stopped()
+        finally:
+            if self._export is not None:
+                await asyncio.to_thread(self._export.close)
+
+    async def _until_stopped(self) -> None:
         on_end_signals(self._stopped.set)
         on_reload_signal(lambda: reread_level(self._reread), self._stopped.set)
         async with asyncio.TaskGroup() as group:
@@ -129,7 +143,7 @@ class AgentProgram:
             enrolled.credential,
             randomness=random.random,
         )
-        ids = IdSource(self._clock, os.urandom)
+        ids, export = IdSource(self._clock, os.urandom), self._export
         self._agent = agent = Agent(
             AgentSettings(
                 node=NodeId(enrolled.node),
@@ -142,6 +156,7 @@ class AgentProgram:
             self._clock,
             ids,
             keep_credential=self._keep_credential,
+            traced=None if export is None else AttemptSpans(export.put, self._clock, enrolled.node).over,
         )
         _say("running", node=enrolled.node, name=enrolled.name)
         ending = await agent.run()

@@ -19,6 +19,7 @@ from panal.cli import (
     desk_commands,
     limit_commands,
     model_commands,
+    usage_commands,
 )
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
@@ -60,7 +61,7 @@ def application() -> typer.Typer:
     app.add_typer(admin_commands.keys, name="keys")
     app.add_typer(limit_commands.limits, name="limits")
     app.add_typer(model_commands.models, name="models")
-    app.add_typer(admin_commands.usage, name="usage")
+    app.add_typer(usage_commands.usage, name="usage")
     app.add_typer(admin_commands.audit, name="audit")
     app.add_typer(config_commands.config, name="config")
     app.add_typer(desk_commands.desk, name="desk")

@@ -28,6 +28,8 @@ from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.control import Control
 from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
+from panal.cli.gateway_traces import request_spans
+from panal.cli.gateway_upkeep import Upkeep
 from panal.cli.home import AdminAccess, Home
 from panal.cli.http_edge import listeners_of, sockets_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
@@ -50,6 +52,7 @@ from panal.gateway.inference import Inference
 from panal.gateway.listener import Listener
 from panal.gateway.process_routes import metrics_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
+from panal.gateway.refused import RefusedCalls
 from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
@@ -162,6 +165,7 @@ class GatewayProgram:
         listeners: list[Listener],
         addresses: Addresses,
         renewal: Renewal,
+        upkeep: Upkeep,
     ) -> None:
         self.gateway = gateway
         self.renewal = renewal
@@ -170,6 +174,7 @@ class GatewayProgram:
         self._spools = spools
         self._metrics = metrics
         self._listeners = listeners
+        self._upkeep = upkeep
 
     @classmethod
     async def build(
@@ -203,8 +208,9 @@ class GatewayProgram:
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
         door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
+        spans = request_spans(settings.telemetry, own_id, clock, stack)
         gateway = request_path(
-            bus, store, directory, spools.own, settings, clock, registry, pepper, door, control.leads
+            bus, store, directory, spools.own, settings, clock, registry, pepper, door, control.leads, spans
         )
         metrics = MetricsExchange(
             gateway.metrics.families, home.metrics, place.number, own_id, clock.utc_seconds(), control.leads
@@ -212,6 +218,8 @@ class GatewayProgram:
         metrics.open()
         await gateway.start()
         stack.push_async_callback(bus.close)
+        upkeep = Upkeep(store, ids, clock, settings.gateway.usage_keep_days)
+        refused = RefusedCalls(upkeep.refusals.note, directory.owner_of)
         enrolment = Enrolment(
             store,
             issuer,
@@ -221,6 +229,7 @@ class GatewayProgram:
             clock=clock,
             notify=control.changed,
             credential_s=settings.node.credential_s,
+            refused=upkeep.refusals.note,
         )
         means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed)
         endpoints = [
@@ -237,10 +246,11 @@ class GatewayProgram:
             settings.gateway.total_s_max,
             gateway.limiter,
             gateway.names.model_of,
+            refused,
         )
-        app = App(inference, build(endpoints, directory, ids), ids)
+        app = App(inference, build(endpoints, directory, ids, refused), ids)
         listeners = listeners_of(app, sockets, settings, tls.context, door, ids)
-        return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look))
+        return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look), upkeep)
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
@@ -250,6 +260,7 @@ class GatewayProgram:
             *self._spools.background(self.gateway.store),
             self._metrics.run(),
             self.renewal.run(),
+            *self._upkeep.tasks(),
         ]
 
     async def listen(self) -> None:
@@ -263,6 +274,7 @@ class GatewayProgram:
         await asyncio.gather(*(listener.stop(STOP_GRACE_S) for listener in self._listeners))
         await self._spools.own.drain(self.gateway.store)
         await self.gateway.limiter.close()
+        await self._upkeep.close()
         await self.gateway.directory.note_use()
         await self._metrics.publish()
 

@@ -21,6 +21,7 @@ from panal.gateway.door import Door
 from panal.gateway.gateway import Gateway
 from panal.gateway.observer import RequestObserver
 from panal.gateway.readiness import node_states, nodes_expected
+from panal.gateway.request_spans import RequestSpans
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.salts import TenantSalts
 from panal.policy.residency import node_may_see
@@ -40,6 +41,7 @@ def request_path(
     pepper: bytes,
     door: Door,
     leads: Callable[[], bool],
+    spans: RequestSpans | None = None,
 ) -> Gateway:
     """The path and what watches it."""
     limits = Limits(
@@ -62,7 +64,7 @@ def request_path(
     )
     fleet.on_change = bookings.wake
     metrics_of: list[GatewayMetrics] = []
-    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came)
+    observer = RequestObserver(spool, lambda: metrics_of[0], hedges.request_came, spans)
     metrics_of.append(
         GatewayMetrics(
             registry,
@@ -74,12 +76,13 @@ def request_path(
             nodes=lambda: node_states(fleet, clock.monotonic_seconds()),
             nodes_expected=lambda: nodes_expected(fleet),
             leads=leads,
+            spans=spans.counts if spans is not None else None,
             clock=clock,
         )
     )
     salts = TenantSalts(pepper)
     limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, allowed, salts.of, limiter)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, allowed, salts.of, limiter, spans)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus,

@@ -10,6 +10,7 @@
      ├ NodeError          an attempt failed; another replica may do better
      │   ├ NodeLost · NodeLeaving · NodeRefused · EngineFailed · FrameGap
      │   └ AttemptTimeout (first_token, between_tokens, total)
+     ├ DeadlineExceeded   the request's own time is up
      ├ AnswerCut          an answer broke and could not be continued
      ├ ClientGone         nobody listens any more; not a failure of ours
      ├ ProtocolError      bytes on the bus that are not the protocol
@@ -185,6 +186,18 @@ class AttemptTimeout(NodeError):
         of = "" if seconds is None else f" of {seconds:g} s"
         super().__init__(f"The limit '{limit}'{of} was reached.")
         self.limit = limit
+
+
+class DeadlineExceeded(PanalError):
+    """The request's own time is up: the client's deadline, or the longest life of a request. Says nothing
+    of a node."""
+
+    code = "deadline_exceeded"
+    retryable = True
+
+    def __init__(self, seconds: float | None = None) -> None:
+        of = "" if seconds is None else f" of {seconds:g} s"
+        super().__init__(f"The request's deadline{of} is over.")
 
 
 class AnswerCut(PanalError):

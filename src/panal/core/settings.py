@@ -17,6 +17,7 @@ from panal.core.settings_reading import (
     Rule,
     environment_values,
     file_values,
+    http_address,
     loopback,
     read_value,
     shown,
@@ -60,6 +61,7 @@ class GatewaySettings(Masked):
     keep_alive_s_max: float = setting(15.0, "an idle connection is closed after", low=0.1, high=3600)
     write_stall_s_max: float = setting(30.0, "a client that reads nothing is dropped after", low=1, high=300)
     connections_max: int = setting(8192, "client connections of one process", low=16, high=1_000_000)
+    usage_keep_days: int = setting(0, "older usage records are removed; 0: kept for ever", low=0, high=36500)
     strangers_max: int = setting(64, "connections of one address without a key", low=1, high=100_000)
 
 
@@ -116,6 +118,21 @@ class LogSettings(Masked):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class TelemetrySettings(Masked):
+    """Traces, sent to a collector by OTLP over HTTP. Off unless an endpoint is set."""
+
+    traces_endpoint: str = setting(
+        "", "collector of traces, http(s)://host:4318; empty: off", check=http_address
+    )
+    traces_ratio: float = setting(
+        1.0, "share of requests traced where the client does not say", low=0, high=1
+    )
+    traces_headers: tuple[str, ...] = setting((), "NAME=VALUE that the collector wants", secret=True)
+    gateway_service: str = setting("panal-gateway", "service.name of gateways in traces")
+    agent_service: str = setting("panal-agent", "service.name of agents in traces")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings(Masked):
     """All sections. ``sources`` says per key where a value that is no default came from."""
 
@@ -124,6 +141,7 @@ class Settings(Masked):
     node: NodeSettings = field(default_factory=NodeSettings)
     owner: OwnerSettings = field(default_factory=OwnerSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     SECTIONS: ClassVar[Mapping[str, type[Masked]]] = {
@@ -132,6 +150,7 @@ class Settings(Masked):
         "node": NodeSettings,
         "owner": OwnerSettings,
         "log": LogSettings,
+        "telemetry": TelemetrySettings,
     }
 
 

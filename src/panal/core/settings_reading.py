@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 from panal.core.errors import SettingsError
 
@@ -68,6 +69,22 @@ def loopback(host: str) -> str | None:
     except ValueError:
         pass
     return "must be a loopback address; set 'gateway.listen' to serve the network over HTTPS"
+
+
+def http_address(url: str) -> str | None:
+    """An address over HTTP or HTTPS, without a user or password in it; empty means none."""
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return "must be an address like http://127.0.0.1:4318"
+    if not right or not url.isascii() or not url.isprintable() or " " in url:
+        return "must be an address like http://127.0.0.1:4318"
+    if parts.username is not None or parts.query or parts.fragment:
+        return "must hold no user, password, query or fragment"
+    return None
 
 
 def shown(value: Any, rule: Rule) -> str:

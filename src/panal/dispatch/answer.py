@@ -11,6 +11,7 @@ from panal.core.clock import Clock
 from panal.core.errors import (
     AttemptTimeout,
     ClientGone,
+    DeadlineExceeded,
     EngineFailed,
     EngineRefused,
     FrameGap,
@@ -278,6 +279,8 @@ def failure_of(error: WireError) -> PanalError:
         return NodeRefused(error.message)
     if error.kind == "leaving":
         return NodeLeaving(error.message)
+    if error.kind == "timeout" and error.code == "total":
+        return DeadlineExceeded()
     if error.kind == "timeout":
         return AttemptTimeout(error.code or "unnamed", None)
     return EngineFailed(error.message)

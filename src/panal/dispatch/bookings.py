@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from panal.core.clock import Clock
 from panal.core.errors import (
     BadRequest,
+    DeadlineExceeded,
     ModelResting,
     NotAllowed,
     PanalError,
@@ -72,13 +73,16 @@ class Bookings:
         a new request waits a moment only for a node whose heartbeat is late, and longer for one that is
         loading the model.
         ``interruption(cancel)`` registers how the wait is broken off.
-        Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline.
+        Raises ModelResting, NotAllowed, BadRequest, QueueFull, QueueDeadline, DeadlineExceeded.
         """
+        left_s = deadline_monotonic_s - self._clock.monotonic_seconds()
+        if left_s <= 0:
+            raise DeadlineExceeded
         if len(self._waiting) == 0:
             choice = self._choose(need)
             if choice is not None:
                 return choice
-        wait_s = min(self._queue_wait_s_max, deadline_monotonic_s - self._clock.monotonic_seconds())
+        wait_s = self._queue_wait_s_max
         in_vain: PanalError = _waited_too_long(wait_s)
         try:
             self._explain(need)
@@ -86,7 +90,10 @@ class Bookings:
             patience_s = patience_s or self._patience_s(need)
             if patience_s <= 0:
                 raise
-            wait_s, in_vain = min(wait_s, patience_s), resting
+            if patience_s < wait_s:
+                wait_s, in_vain = patience_s, resting
+        if left_s < wait_s:
+            wait_s, in_vain = left_s, DeadlineExceeded()
         return await self._wait(need, tenant, wait_s, in_vain, interruption)
 
     def knows_model(self, model: str) -> bool:

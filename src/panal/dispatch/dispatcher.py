@@ -81,6 +81,12 @@ class Observer(Protocol):
         ...
 
 
+class Traces(Protocol):
+    def traceparent(self, request: InferenceRequest, attempt: str, /) -> str:
+        """What an attempt carries to its node, so that the node's spans hang below the attempt's."""
+        ...
+
+
 class Dispatcher:
     """Runs requests. One per gateway process; everything happens in its event loop."""
 
@@ -94,10 +100,11 @@ class Dispatcher:
         allowed: Callable[[InferenceRequest, ReplicaView], bool],
         cache_salt: Callable[[TenantId], str],
         limiter: Limiter | None = None,
+        traces: Traces | None = None,
     ) -> None:
         """``cache_salt``: a secret word of each tenant, so that no prefix cache is shared between tenants.
 
-        ``limiter`` None: nobody is limited.
+        ``limiter`` None: nobody is limited. ``traces`` None: nodes get the client's traceparent.
         """
         self._bus = bus
         self._bookings = bookings
@@ -108,6 +115,7 @@ class Dispatcher:
         self._cache_salt = cache_salt
         self._limiter = limiter
         self._presence = Presence(bus, clock)
+        self._traces = traces
         self.running: dict[str, Answer] = {}
         """Answers by the name of their current attempt."""
 
@@ -227,8 +235,9 @@ class Dispatcher:
         """One attempt, from booking to release. None means the answer is complete."""
         name = f"{answer.request.request_id}.{len(answer.logs) + 1}"
         replica = choice.replica
-        log = AttemptLog(len(answer.logs) + 1, replica.node_id, replica.node_name)
-        attempt = Attempt(name, choice, log, self._clock.monotonic_seconds())
+        now_s = self._clock.monotonic_seconds()
+        log = AttemptLog(len(answer.logs) + 1, replica.node_id, replica.node_name, opened_monotonic_s=now_s)
+        attempt = Attempt(name, choice, log, now_s)
         answer.open(attempt)
         self.running[name] = answer
         failure: PanalError | None = PanalError("The gateway stopped.")
@@ -254,7 +263,7 @@ class Dispatcher:
 
     def _run(self, answer: Answer, attempt: Attempt) -> None:
         request, replica = answer.request, attempt.choice.replica
-        body = request.body
+        body, traces = request.body, self._traces
         pieces = [body[at : at + BODY_PART_BYTES] for at in range(0, len(body), BODY_PART_BYTES)] or [b""]
         self._bus.run(
             replica.key,
@@ -277,7 +286,9 @@ class Dispatcher:
                 deadline_s=request.deadline_monotonic_s - self._clock.monotonic_seconds(),
                 first_token_s_max=self._limits.first_token_s_max,
                 between_tokens_s_max=self._limits.between_tokens_s_max,
-                traceparent=request.traceparent,
+                traceparent=request.traceparent
+                if traces is None
+                else traces.traceparent(request, attempt.name),
                 cache_salt=self._cache_salt(request.principal.tenant_id),
                 parts=len(pieces),
                 body=pieces[0],

@@ -7,6 +7,7 @@ import msgspec
 from panal.core.errors import (
     AttemptTimeout,
     ClientGone,
+    DeadlineExceeded,
     FrameGap,
     NodeLeaving,
     NodeLost,
@@ -30,6 +31,7 @@ class AttemptLog:
     duration_s: float = 0.0
     outcome: AttemptOutcome = AttemptOutcome.COMPLETE
     cause: str = ""
+    opened_monotonic_s: float = 0.0
 
     def made(self, *, delivered: bool) -> AttemptMade:
         """The ledger's form of it. What was dropped before the client saw it is not delivered."""
@@ -86,7 +88,7 @@ def attempt_outcome_of(failure: PanalError | None) -> AttemptOutcome:
             return AttemptOutcome.REFUSED
         case NodeLost() | FrameGap():
             return AttemptOutcome.LOST
-        case AttemptTimeout():
+        case AttemptTimeout() | DeadlineExceeded():
             return AttemptOutcome.TIMEOUT
         case ClientGone():
             return AttemptOutcome.CANCELLED

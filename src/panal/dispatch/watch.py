@@ -9,7 +9,14 @@ import asyncio
 from dataclasses import dataclass
 
 from panal.core.clock import Clock
-from panal.core.errors import AttemptTimeout, ClientGone, EngineFailed, NodeLost, PanalError
+from panal.core.errors import (
+    AttemptTimeout,
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailed,
+    NodeLost,
+    PanalError,
+)
 from panal.core.ids import NodeKey
 from panal.dispatch.answer import Answer, Attempt
 from panal.dispatch.dispatcher import PREDICTED_FIRST_TOKEN, Dispatcher, Limits
@@ -155,4 +162,4 @@ class Watch:
 
 
 def _deadline(answer: Answer) -> PanalError:
-    return AttemptTimeout("total", answer.request.total_s_max)
+    return DeadlineExceeded(answer.request.total_s_max)

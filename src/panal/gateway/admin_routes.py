@@ -22,7 +22,7 @@ from panal.management.audit import AuditView, ChainView
 from panal.management.contributions import ContributionView
 from panal.management.join_tokens import NewToken, TokenView
 from panal.management.nodes import NodeView
-from panal.management.usage import TotalsView, UsageFilter, UsageView
+from panal.management.usage import PruneView, TotalsView, UsageFilter, UsageView
 from panal.telemetry.exchange import Shown
 
 PAGE_ITEMS_MAX = 1000
@@ -65,6 +65,13 @@ class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
     """Why; shown to whoever looks at the node."""
 
     reason: str = ""
+
+
+class PruneBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Records of before that moment go, UTC seconds; with ``dry_run`` they are only counted."""
+
+    before_utc_s: float
+    dry_run: bool = False
 
 
 class Who(msgspec.Struct):
@@ -239,6 +246,10 @@ def _record_endpoints(management: Management) -> list[Endpoint]:
     async def totals(call: Call) -> TotalsView:
         return await management.usage.totals(call.caller, _usage_filter(call))
 
+    async def prune(call: Call) -> PruneView:
+        body = call.read(PruneBody)
+        return await management.usage.prune(call.caller, body.before_utc_s, dry_run=body.dry_run)
+
     async def contributions(call: Call) -> list[ContributionView]:
         return await management.contributions.of_request(call.caller, call.path["request"])
 
@@ -258,6 +269,9 @@ def _record_endpoints(management: Management) -> list[Endpoint]:
             "GET", "/api/v1/usage", user, usage, "Usage records", gives=Page[UsageView], query=paging | chosen
         ),
         Endpoint("GET", "/api/v1/usage/totals", user, totals, "Sums", gives=TotalsView, query=chosen),
+        Endpoint(
+            "POST", "/api/v1/usage/prune", Role.ADMIN, prune, "Remove old records", PruneBody, PruneView
+        ),
         Endpoint(
             "GET",
             "/api/v1/usage/{request}/contributions",

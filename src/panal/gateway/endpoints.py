@@ -20,6 +20,7 @@ from panal.gateway.errors import body_of, headers_of, shape_of
 from panal.gateway.http_protocol import CONNECTION
 from panal.gateway.inference import Principals
 from panal.gateway.json_names import check_names_once
+from panal.gateway.refused import RefusedCalls
 
 T = TypeVar("T")
 
@@ -84,10 +85,15 @@ class Endpoint:
     query: Mapping[str, str] = field(default_factory=dict)
 
 
-def build(endpoints: Sequence[Endpoint], principals: Principals, ids: IdSource) -> Starlette:
+def build(
+    endpoints: Sequence[Endpoint],
+    principals: Principals,
+    ids: IdSource,
+    refused: RefusedCalls | None = None,
+) -> Starlette:
     """The Starlette application of these endpoints, with every error in OpenAI's shape."""
     routes = [
-        Route(endpoint.path, _asgi_handler(endpoint, principals, ids), methods=[endpoint.method])
+        Route(endpoint.path, _asgi_handler(endpoint, principals, ids, refused), methods=[endpoint.method])
         for endpoint in endpoints
     ]
 
@@ -108,17 +114,29 @@ def build(endpoints: Sequence[Endpoint], principals: Principals, ids: IdSource) 
 
 
 def _asgi_handler(
-    endpoint: Endpoint, principals: Principals, ids: IdSource
+    endpoint: Endpoint, principals: Principals, ids: IdSource, refused: RefusedCalls | None
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handler(request: Request) -> Response:
+        peer = request.client.host if request.client else ""
+        authorization = _authorization(request)
+        principal: Principal | None = None
         try:
-            principal = _authorised(endpoint, request, principals)
+            if endpoint.role is not None:
+                principal = principals.principal_of(authorization)
+                _check_role(endpoint, request, principal)
             body = await _body(request)
-            peer = request.client.host if request.client else ""
             answer = await endpoint.handle(
                 Call(principal, request.path_params, dict(request.query_params), body, peer)
             )
         except PanalError as error:
+            if refused is not None:
+                refused.call(
+                    error,
+                    target=f"{endpoint.method} {endpoint.path}",
+                    peer=peer,
+                    principal=principal,
+                    authorization=authorization,
+                )
             return _error_response(error, ids)
         if isinstance(answer, Text):
             return Response(answer.body, media_type=answer.media_type)
@@ -144,17 +162,17 @@ async def _body(request: Request) -> bytes:
     return b"".join(pieces)
 
 
-def _authorised(endpoint: Endpoint, request: Request, principals: Principals) -> Principal | None:
-    if endpoint.role is None:
-        return None
+def _authorization(request: Request) -> bytes | None:
     header = request.headers.get("authorization")
-    principal = principals.principal_of(header.encode("latin-1") if header is not None else None)
+    return header.encode("latin-1") if header is not None else None
+
+
+def _check_role(endpoint: Endpoint, request: Request, principal: Principal) -> None:
     connection = request.scope.get("extensions", {}).get(CONNECTION)
     if connection is not None:
         connection[0].authenticated()
-    if RANK[principal.role] < RANK[endpoint.role]:
+    if endpoint.role is not None and RANK[principal.role] < RANK[endpoint.role]:
         raise NotAllowed(f"This needs a key with the role '{endpoint.role.value}'.")
-    return principal
 
 
 def _error_response(error: PanalError, ids: IdSource) -> Response:

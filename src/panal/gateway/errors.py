@@ -43,6 +43,7 @@ SHAPES: dict[type[PanalError], Shape] = {
     errors.EngineFailed: Shape(502, "server_error"),
     errors.FrameGap: Shape(502, "server_error"),
     errors.AttemptTimeout: Shape(504, "timeout_error"),
+    errors.DeadlineExceeded: Shape(504, "timeout_error"),
     errors.AnswerCut: Shape(502, "server_error"),
     errors.ClientGone: Shape(499, "server_error"),
     errors.ProtocolError: Shape(502, "server_error"),

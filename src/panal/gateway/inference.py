@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from panal.core.clock import Clock
-from panal.core.errors import BadRequest, ClientGone, PanalError
+from panal.core.errors import BadRequest, ClientGone, NotAllowed, NotAuthenticated, PanalError
 from panal.core.ids import IdSource, TenantId
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
@@ -18,6 +18,7 @@ from panal.dispatch.limiter import Limiter
 from panal.gateway.client_stream import ClientStream
 from panal.gateway.errors import body_of, event_of, headers_of, shape_of
 from panal.gateway.http_protocol import CONNECTION, PanalHttpProtocol
+from panal.gateway.refused import RefusedCalls
 from panal.gateway.translate import Caller, read_request
 
 Scope = dict[str, Any]
@@ -53,6 +54,7 @@ class Inference:
         total_s_max: float,
         limiter: Limiter | None = None,
         model_of: Callable[[TenantId, str], str] | None = None,
+        refused: RefusedCalls | None = None,
     ) -> None:
         """``model_of`` resolves names (see ``read_request``); None: a model has its own name only."""
         self._dispatcher = dispatcher
@@ -62,9 +64,11 @@ class Inference:
         self._total_s_max = total_s_max
         self._limiter = limiter
         self._model_of = model_of or _own_name
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http, cycle, headers = scope["extensions"][CONNECTION]
+        caller: Caller | None = None
         request: InferenceRequest | None = None
         client: ClientStream | None = None
         try:
@@ -90,6 +94,14 @@ class Inference:
         except ClientGone:
             http.hang_up()
         except PanalError as error:
+            if self._refused is not None and isinstance(error, NotAuthenticated | NotAllowed):
+                self._refused.call(
+                    error,
+                    target=f"POST {scope['path']}",
+                    peer=scope["client"][0] if scope["client"] else "",
+                    principal=caller.principal if caller is not None else None,
+                    authorization=headers.get(b"authorization"),
+                )
             await self._tell(error, request, client, send)
         except asyncio.CancelledError:
             await self._tell(PanalError("The gateway is stopping. Try again."), request, client, send)

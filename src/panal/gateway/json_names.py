@@ -29,6 +29,12 @@ def check_deciding_names(body: bytes) -> None:
                 raise _twice(name)
 
 
+def check_name_once(body: bytes, name: str) -> None:
+    """``body`` is a valid JSON object. Raises BadRequest if this name stands in it twice."""
+    if [each for each, _value in _parsed(body, _Pairs)].count(name) > 1:
+        raise _twice(name)
+
+
 def check_names_once(body: bytes) -> None:
     """``body`` is valid JSON. Raises BadRequest if any object in it has a name twice."""
     _parsed(body, _once)

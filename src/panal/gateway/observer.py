@@ -9,6 +9,7 @@ import msgspec
 from panal.core.errors import StoreError
 from panal.core.requests import InferenceRequest
 from panal.dispatch.outcome import Finished
+from panal.gateway.request_spans import RequestSpans
 from panal.ledger.settlement import settle
 from panal.ledger.values import Settlement
 from panal.telemetry.logs import note
@@ -50,11 +51,17 @@ class RequestObserver:
     """Implements dispatch.dispatcher.Observer."""
 
     def __init__(
-        self, spool: Spool, metrics: Callable[[], GatewayMetrics], request_came: Callable[[], None]
+        self,
+        spool: Spool,
+        metrics: Callable[[], GatewayMetrics],
+        request_came: Callable[[], None],
+        spans: RequestSpans | None = None,
     ) -> None:
+        """``spans`` None: no traces are made."""
         self._spool = spool
         self._metrics = metrics
         self._request_came = request_came
+        self._spans = spans
         self.in_flight = 0
         self.streams = 0
 
@@ -97,6 +104,8 @@ class RequestObserver:
             ),
         )
         self._spool.append(settlement_of(finished))
+        if self._spans is not None:
+            self._spans.ended(finished)
 
     def _count(self, finished: Finished) -> None:
         metrics = self._metrics()

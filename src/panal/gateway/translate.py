@@ -1,7 +1,7 @@
 """From a client's bytes to a request that the path understands. The body itself is not changed."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -12,7 +12,7 @@ from panal.core.names import name_fault
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
-from panal.gateway.json_names import check_deciding_names
+from panal.gateway.json_names import check_deciding_names, check_name_once
 from panal.policy.access import effective_data_class
 from panal.policy.body_rules import check_body, check_sensitive_body, resumable
 from panal.telemetry.redaction import redacted
@@ -22,7 +22,10 @@ BYTES_PER_TOKEN = 4
 
 RESPONSE_ID_PREFIX = {Route.CHAT: "chatcmpl-", Route.COMPLETIONS: "cmpl-", Route.EMBEDDINGS: "embd-"}
 PROMPT_FIELD = {Route.CHAT: "messages", Route.COMPLETIONS: "prompt", Route.EMBEDDINGS: "input"}
+DEADLINE_FIELD = "panal_deadline_s"
+"""For clients whose SDK can send a field more easily than a header; no engine sees it."""
 _decoder = msgspec.json.Decoder()
+_raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Caller(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +60,9 @@ def read_request(
         check_sensitive_body(fields)
     suffix = ids.suffix()
     total_s = min(total_s_max, caller.deadline_s or total_s_max)
+    if DEADLINE_FIELD in fields:
+        total_s = min(total_s, _deadline_s(fields[DEADLINE_FIELD]) or total_s)
+        body = _without_deadline(body)
     options = fields.get("stream_options") or {}
     principal = caller.principal
     serves = model_of(principal.tenant_id, fields["model"])
@@ -91,6 +97,24 @@ def _decoded(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise BadRequest("The request body must be a JSON object.")
     return fields
+
+
+def _deadline_s(value: object) -> float | None:
+    """The field's value in seconds; null is as if it were not there."""
+    if value is None:
+        return None
+    right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    if not right:
+        raise BadRequest(f"'{DEADLINE_FIELD}' must be a number of seconds above 0.", param=DEADLINE_FIELD)
+    return cast(float, value)
+
+
+def _without_deadline(body: bytes) -> bytes:
+    """The body without the field; every other value stays as it was written, byte for byte."""
+    check_name_once(body, DEADLINE_FIELD)
+    values = _raw_decoder.decode(body)
+    del values[DEADLINE_FIELD]
+    return msgspec.json.encode(values)
 
 
 def _check_types(route: Route, fields: dict[str, Any]) -> None:

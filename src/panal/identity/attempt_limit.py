@@ -24,7 +24,7 @@ class FailureLimit:
 
     def check(self, peer_address: str) -> None:
         """Raises CapacityError, with the seconds to wait, after too many failures."""
-        failures = self._failures.get(_network(peer_address))
+        failures = self._failures.get(network_of(peer_address))
         if failures is None:
             return
         now = self._clock.monotonic_seconds()
@@ -37,7 +37,7 @@ class FailureLimit:
             )
 
     def note_failure(self, peer_address: str) -> None:
-        network = _network(peer_address)
+        network = network_of(peer_address)
         failures = self._failures.setdefault(network, deque(maxlen=FAILURES_MAX))
         failures.append(self._clock.monotonic_seconds())
         self._failures.move_to_end(network)
@@ -45,7 +45,8 @@ class FailureLimit:
             self._failures.popitem(last=False)
 
 
-def _network(peer_address: str) -> str:
+def network_of(peer_address: str) -> str:
+    """The address, IPv6 as its /64: what counts as one caller."""
     try:
         address = ipaddress.ip_address(peer_address.partition("%")[0])
     except ValueError:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from panal.core.clock import Clock
-from panal.core.errors import BadRequest, CallerError, Conflict, NotAllowed
+from panal.core.errors import BadRequest, CallerError, CapacityError, Conflict, NotAllowed, PanalError
 from panal.core.ids import ApiKeyId, IdSource, NodeId, NodeKey
 from panal.core.nodes import Membership
 from panal.core.principals import Principal, Role
 from panal.core.records import JoinTokenRecord, NodeRecord, utc_us
 from panal.identity.attempt_limit import FailureLimit
 from panal.identity.join_tokens import same_secret, why_unusable
+from panal.identity.refusals import Refusal
 from panal.identity.seams import Advertised, CredentialIssuer, EnrolmentStore, EnrolmentTransaction
 from panal.protocol.joining import (
     SIGNATURE_AGE_S_MAX,
@@ -40,6 +41,14 @@ class _Admitted:
     anew: bool
 
 
+@dataclass(slots=True)
+class _Trial:
+    """What is known of a request by the time it is refused; a token only once its secret was right."""
+
+    target: str = ""
+    on_behalf_of: Principal | None = None
+
+
 class Enrolment:
     """The server's side of joining. ``advertised`` is read at each answer, since addresses may change."""
 
@@ -54,7 +63,9 @@ class Enrolment:
         clock: Clock,
         notify: Callable[[], None],
         credential_s: float = CREDENTIAL_S,
+        refused: Callable[[Refusal], None] = lambda _refusal: None,
     ) -> None:
+        """``refused`` hears of each refusal; it must neither wait nor raise."""
         self._credential_s = credential_s
         self._store = store
         self._issuer = issuer
@@ -64,6 +75,7 @@ class Enrolment:
         self._clock = clock
         self._notify = notify
         self._limit = FailureLimit(clock)
+        self._refused = refused
 
     async def admit(self, request: JoinRequest, peer_address: str) -> Admission:
         """Turns the machine that holds a good token into a node.
@@ -72,13 +84,14 @@ class Enrolment:
         nothing up. Raises CapacityError after ten failures a minute from one address, BadRequest,
         NotAllowed (bad token or signature), Conflict (this key is enrolled already), StoreError.
         """
-        self._limit.check(peer_address)
+        trial = _Trial()
         try:
+            self._limit.check(peer_address)
             token = JoinToken.parse(request.token)
             self._check_join(request, token)
-            admitted = await self._admit(request, token)
-        except CallerError:
-            self._limit.note_failure(peer_address)
+            admitted = await self._admit(request, token, trial)
+        except (CallerError, CapacityError) as error:
+            self._note_refusal("node.join", error, peer_address, trial)
             raise
         if admitted.anew:
             self._notify()
@@ -90,25 +103,35 @@ class Enrolment:
         Raises CapacityError as above, BadRequest, NotAllowed (unknown or revoked node, replaced key, bad
         or stale signature), StoreError.
         """
-        self._limit.check(peer_address)
+        trial = _Trial()
         try:
+            self._limit.check(peer_address)
             self._check_signature("credential", request.node, request)
             async with self._store.reading() as tx:
                 node = await tx.nodes.get(NodeId(request.node))
             if node is None or node.key != request.node_key:
                 raise NotAllowed("This node is not known here under this key. Join again with a new token.")
+            trial.target = node.node_id
             _refuse_revoked(node)
-        except CallerError:
-            self._limit.note_failure(peer_address)
+        except (CallerError, CapacityError) as error:
+            self._note_refusal("node.credential", error, peer_address, trial)
             raise
         return self._admission(node)
 
-    async def _admit(self, request: JoinRequest, token: JoinToken) -> _Admitted:
+    def _note_refusal(self, action: str, error: PanalError, peer_address: str, trial: _Trial) -> None:
+        if isinstance(error, CallerError):
+            self._limit.note_failure(peer_address)
+        self._refused(
+            Refusal(action, error.code, peer_address, trial.target, trial.on_behalf_of, error.message)
+        )
+
+    async def _admit(self, request: JoinRequest, token: JoinToken, trial: _Trial) -> _Admitted:
         now_utc_us = utc_us(self._clock)
         async with self._store.transaction() as tx:
             record = await tx.join_tokens.by_public_id(token.id)
             if not same_secret(token, record) or record is None:
                 raise NotAllowed("This join token is not known here. Make one with 'panal tokens create'.")
+            trial.target, trial.on_behalf_of = record.token_id, _maker_of(record)
             known = await tx.nodes.by_key(NodeKey(request.node_key))
             if known is not None:
                 return _Admitted(_answer_again(known, request, record), anew=False)
@@ -142,16 +165,9 @@ class Enrolment:
     async def _audit(
         self, tx: EnrolmentTransaction, node: NodeRecord, record: JoinTokenRecord, now_utc_us: int
     ) -> None:
-        on_behalf_of = Principal(
-            principal_id=record.created_by,
-            tenant_id=record.tenant_id,
-            project_id=record.project_id,
-            role=Role.USER,
-            key_id=ApiKeyId(""),
-        )
         await tx.audit.append(
             event_id=self._ids.other("evt"),
-            actor=on_behalf_of,
+            actor=_maker_of(record),
             action="node.join",
             target=node.node_id,
             now_utc_us=now_utc_us,
@@ -197,6 +213,17 @@ class Enrolment:
             country=node.country,
             data_class=node.data_class.label,
         )
+
+
+def _maker_of(record: JoinTokenRecord) -> Principal:
+    """On whose behalf a token lets machines in."""
+    return Principal(
+        principal_id=record.created_by,
+        tenant_id=record.tenant_id,
+        project_id=record.project_id,
+        role=Role.USER,
+        key_id=ApiKeyId(""),
+    )
 
 
 def plain_name(host_name: str) -> str:

@@ -91,6 +91,11 @@ class KeyDirectory:
         self._used[principal.key_id] = now_utc_s
         return principal
 
+    def owner_of(self, header_value: bytes) -> Principal | None:
+        """Whose a key is that ``principal_of`` refused since it has expired. None: nobody's that is known."""
+        found = self._callers.get(digest_of(self._pepper, header_value[7:].strip()))
+        return None if found is None else found[0]
+
     async def refresh(self) -> None:
         """Reads the keys again if they changed. Raises StoreError; the keys known so far stay in use."""
         asked_at = self._clock.monotonic_seconds()

@@ -1,13 +1,19 @@
 """Usage: who used what. Users see their own, operators all of their tenant."""
 
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 
+from panal.core.errors import BadRequest
 from panal.core.ids import PrincipalId
 from panal.core.principals import Principal, Role
 from panal.ledger.values import UsageRecord
 from panal.management.means import PAGE_ITEMS, Means, Page, has, page_items, require
+from panal.management.retention import UsageRetention
+
+PRUNE_S_MAX = 3.0
+KEPT_S_MIN = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,40 @@ class TotalsView(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
 
 
+class PruneView(msgspec.Struct, frozen=True, kw_only=True):
+    """``records`` that went (``dry_run``: would go) by this call; ``more``: call again for the rest."""
+
+    records: int
+    more: bool
+
+
 class UsageOperations:
     def __init__(self, means: Means) -> None:
         self._means = means
+        self._retention = UsageRetention(means.store, means.ids, means.clock)
+
+    async def prune(self, actor: Principal, before_utc_s: float, *, dry_run: bool = False) -> PruneView:
+        """Remove the tenant's records of before that moment, with their contributions, for a few seconds.
+
+        Needs ADMIN. Raises NotAllowed, BadRequest (less than a day ago), StoreError.
+        """
+        require(actor, Role.ADMIN)
+        clock = self._means.clock
+        if not 0 <= before_utc_s <= clock.utc_seconds() - KEPT_S_MIN:
+            raise BadRequest("'before_utc_s' must be at least a day ago.", param="before_utc_s")
+        before_utc_us = round(before_utc_s * 1_000_000)
+        if dry_run:
+            async with self._means.store.reading() as tx:
+                return PruneView(
+                    records=await tx.usage.count_before(actor.tenant_id, before_utc_us), more=False
+                )
+        ends_s, removed = clock.monotonic_seconds() + PRUNE_S_MAX, 0
+        async with aclosing(self._retention.pages(actor.tenant_id, before_utc_us, actor)) as pages:
+            async for count in pages:
+                removed += count
+                if clock.monotonic_seconds() >= ends_s:
+                    return PruneView(records=removed, more=True)
+        return PruneView(records=removed, more=False)
 
     async def list(
         self, actor: Principal, chosen: UsageFilter, *, before: str = "", limit: int = PAGE_ITEMS

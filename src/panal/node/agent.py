@@ -15,6 +15,7 @@ from panal.core.clock import Clock
 from panal.core.errors import BusError, SettingsError
 from panal.core.ids import IdSource, InstanceId, ReplicaId
 from panal.core.nodes import NodeState
+from panal.node.attempt import Attempt
 from panal.node.attempts import Attempts, ReplicaIdentity
 from panal.node.availability import Availability
 from panal.node.counts import KeptCounts
@@ -60,6 +61,7 @@ class Agent:
         ids: IdSource,
         *,
         keep_credential: Callable[[str], None] = lambda _credential: None,
+        traced: Callable[[Attempt], None] | None = None,
     ) -> None:
         self._settings = settings
         self._bus = bus
@@ -90,6 +92,7 @@ class Agent:
             waiting_max=settings.waiting_max,
             begun=availability.attempt_started,
             over=availability.attempt_ended,
+            traced=traced,
         )
         self._gateways = GatewaysHeard(self._attempts, bus.answers, clock)
         events = KeeperEvents(self._prepare_engine, self._engine_started, self._engine_stopped, self._changed)

@@ -43,6 +43,11 @@ class AnswerWriter:
     def usage(self) -> UsageTally:
         return self._usage
 
+    @property
+    def complete(self) -> bool:
+        """Whether every choice that began has ended: only the engine's usage may still come."""
+        return self._finish is not None and not self._open
+
     def write(self, delta: Delta, now_s: float) -> Event | None:
         """One step at monotonic time ``now_s``. None while there is nothing to tell.
 
@@ -117,7 +122,7 @@ class AnswerWriter:
 
     def end(self) -> Event:
         """The engine's stream is over: the last event, which is an error if the answer is not complete."""
-        if self._finish is None or self._open:
+        if not self.complete:
             return Event(
                 error=WireError(
                     kind="failed",

@@ -28,6 +28,9 @@ from panal.node.usage import CHARACTERS_PER_TOKEN
 from panal.protocol.messages import AttemptCounts, BodyPart, Event, RunAttempt, WireError
 from panal.protocol.openai.errors import error_body
 
+LATE_USAGE_S_MAX = 2.0
+"""An engine may tell its usage so long after the end of its answer; then what was counted has to do."""
+
 
 @dataclass(slots=True)
 class Workplace:
@@ -39,6 +42,16 @@ class Workplace:
     clock: Clock
     log: logging.Logger
     in_engine: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTimes:
+    """Monotonic seconds; None where it never came to that. ``asked_s``: when the engine got the request."""
+
+    begun_s: float
+    asked_s: float | None
+    first_token_s: float | None
+    last_token_s: float
 
 
 class Attempt:
@@ -54,6 +67,7 @@ class Attempt:
         self._stop_error: WireError | None = None
         self._stopped = False
         self._begun_s = workplace.clock.monotonic_seconds()
+        self._asked_s: float | None = None
         self._first_token_s: float | None = None
         self._last_token_s = 0.0
         self._was_paused = False
@@ -95,6 +109,10 @@ class Attempt:
         if self._first_token_s is not None or self.ended:
             return 0
         return len(self.run_message.body) // CHARACTERS_PER_TOKEN
+
+    @property
+    def times(self) -> AttemptTimes:
+        return AttemptTimes(self._begun_s, self._asked_s, self._first_token_s, self._last_token_s)
 
     def counts(self) -> AttemptCounts:
         """What was made, for the ledger."""
@@ -198,15 +216,30 @@ class Attempt:
 
     async def _embeddings(self, body: Json) -> Event:
         check_embeddings_request(body)
+        self._asked_s = self._workplace.clock.monotonic_seconds()
         answer = await self._workplace.engine.embed(self._call(Route.EMBEDDINGS, body))
         data, usage = embeddings_answer(answer, body, self.run_message.model)
         return Event(data=data, finish="stop", usage=usage)
 
     async def _text(self, plan: AnswerPlan, body: Json, limits: AttemptLimits) -> Event:
         writer = self._writer = AnswerWriter(plan)
-        clock = self._workplace.clock
         call = self._call(plan.route, engine_body(plan, body))
-        asked_s = clock.monotonic_seconds()
+        single = body.get("n") in (None, 1)
+        try:
+            async with asyncio.timeout(None) as patience:
+                await self._read(call, writer, limits, patience if single else None)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+        self._note_decode(writer)
+        return writer.end()
+
+    async def _read(
+        self, call: EngineCall, writer: AnswerWriter, limits: AttemptLimits, patience: asyncio.Timeout | None
+    ) -> None:
+        """All that the engine says. Once nothing but its usage can follow, ``patience`` begins to run out."""
+        clock = self._workplace.clock
+        asked_s = self._asked_s = clock.monotonic_seconds()
         alone = self._workplace.in_engine == 1
         async with aclosing(self._workplace.engine.generate(call)) as deltas:
             async for delta in deltas:
@@ -225,8 +258,9 @@ class Attempt:
                     break
                 if self.lane.full:
                     await self._wait_for_reader(limits)
-        self._note_decode(writer)
-        return writer.end()
+                if patience is not None and patience.when() is None and writer.complete:
+                    limits.pause()
+                    patience.reschedule(asyncio.get_running_loop().time() + LATE_USAGE_S_MAX)
 
     def _call(self, route: Route, body: Json) -> EngineCall:
         return EngineCall(route, body, self.run_message.emitted, self.run_message.cache_salt)

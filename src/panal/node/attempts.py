@@ -50,7 +50,9 @@ class Attempts:
         waiting_max: int = WAITING_MAX_DEFAULT,
         begun: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
+        traced: Callable[[Attempt], None] | None = None,
     ) -> None:
+        """``traced`` hears of each attempt that is over; None: no traces are made."""
         self._identity = identity
         self._slots = engine.facts.slots
         self._outbox = outbox
@@ -59,6 +61,7 @@ class Attempts:
         self._waiting_max = waiting_max
         self._begun = begun
         self._on_over = over
+        self._traced = traced
         self._attempts: dict[str, Attempt] = {}
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._lost_timer: asyncio.TimerHandle | None = None
@@ -247,3 +250,5 @@ class Attempts:
         if attempt.started:
             self._counts.keep(attempt.counts())
         self._on_over()
+        if self._traced is not None:
+            self._traced(attempt)

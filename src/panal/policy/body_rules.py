@@ -115,9 +115,9 @@ ALLOWED_FOR_SENSITIVE = frozenset({
     "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice",
     "parallel_tool_calls", "functions", "function_call", "user", "encoding_format", "dimensions",
-    "reasoning_effort", "echo", "suffix", "best_of",
+    "reasoning_effort", "echo", "suffix", "best_of", "panal_deadline_s",
 })  # fmt: skip
-"""All that a request may hold whose data is confidential or above: OpenAI's own fields (D4)."""
+"""All that a request may hold whose data is confidential or above: OpenAI's own fields (D4), and panal's."""
 
 
 def check_sensitive_body(body: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from panal.core.ids import ApiKeyId, PrincipalId, ProjectId, TenantId
+from panal.core.ids import DEFAULT_PROJECT, DEFAULT_TENANT, ApiKeyId, PrincipalId, ProjectId, TenantId
 from panal.core.principals import Principal
 from panal.store import tables
 from panal.store.statements import PAGE_ROWS_MAX, checked_page
@@ -72,24 +72,27 @@ class AuditLog:
         self,
         *,
         event_id: str,
-        actor: Principal,
+        actor: Principal | None,
         action: str,
         target: str,
         now_utc_us: int,
         outcome: str = "done",
         details: Mapping[str, str | int | bool] | None = None,
     ) -> AuditEvent:
-        """Adds an event. Other appends wait until this transaction ends, so append last."""
+        """Adds an event. Other appends wait until this transaction ends, so append last.
+
+        ``actor`` None: a stranger was refused, which the operators of the first tenant may see.
+        """
         head = (
             await self._connection.execute(_HEAD.select().where(_HEAD.c.chain == _CHAIN).with_for_update())
         ).one()
         event = AuditEvent(
             sequence=head.sequence + 1,
             event_id=event_id,
-            tenant_id=actor.tenant_id,
-            project_id=actor.project_id,
-            principal_id=actor.principal_id,
-            key_id=actor.key_id,
+            tenant_id=DEFAULT_TENANT if actor is None else actor.tenant_id,
+            project_id=DEFAULT_PROJECT if actor is None else actor.project_id,
+            principal_id=PrincipalId("") if actor is None else actor.principal_id,
+            key_id=ApiKeyId("") if actor is None else actor.key_id,
             action=action,
             target=target,
             outcome=outcome,

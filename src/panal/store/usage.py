@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from panal.core.ids import ApiKeyId, PrincipalId, ProjectId, RequestId, TenantId
 from panal.ledger.values import Outcome, UsageRecord
 from panal.store import tables
-from panal.store.statements import checked_page, insert_or_ignore, write_records
+from panal.store.statements import PAGE_ROWS_MAX, checked_page, insert_or_ignore, write_records
 
 _USAGE = tables.usage_records
 
@@ -69,6 +69,36 @@ class UsageRecords:
             *_conditions(tenant_id, of, model, since_utc_us, until_utc_us)
         )
         return UsageTotals(*(int(value) for value in (await self._connection.execute(query)).one()))
+
+    async def count_before(self, tenant_id: TenantId, before_utc_us: int) -> int:
+        """How many records of a tenant are older."""
+        query = sa.select(sa.func.count()).where(*_conditions(tenant_id, None, None, None, before_utc_us))
+        return int((await self._connection.execute(query)).scalar_one())
+
+    async def tenant_after(self, tenant_id: str) -> TenantId | None:
+        """The next tenant that has records, in the order of ids; without a look at every record."""
+        query = sa.select(sa.func.min(_USAGE.c.tenant_id)).where(_USAGE.c.tenant_id > tenant_id)
+        found = (await self._connection.execute(query)).scalar_one()
+        return None if found is None else TenantId(found)
+
+    async def remove_page(
+        self, tenant_id: TenantId, before_utc_us: int, since_utc_us: int, limit: int = PAGE_ROWS_MAX
+    ) -> tuple[int, int]:
+        """Removes the oldest records of a tenant that are ``since <= created < before``, with their
+        contributions. Gives how many, and when the newest of them was made.
+
+        Fewer than ``limit`` means that none is left. Go on from the newest: PostgreSQL keeps removed rows
+        in its index for a while, and would else pass them all again for each page.
+        """
+        query = sa.select(_USAGE.c.request_id, _USAGE.c.created_utc_us)
+        query = query.where(*_conditions(tenant_id, None, None, since_utc_us, before_utc_us))
+        query = query.order_by(_USAGE.c.created_utc_us).limit(checked_page(limit))
+        rows = (await self._connection.execute(query)).all()
+        if rows:
+            requests = [row.request_id for row in rows]
+            for table in (tables.contributions, _USAGE):
+                await self._connection.execute(table.delete().where(table.c.request_id.in_(requests)))
+        return len(rows), rows[-1].created_utc_us if rows else since_utc_us
 
 
 def _conditions(

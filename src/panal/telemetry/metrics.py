@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from panal.core.clock import Clock, SystemClock
 from panal.telemetry.sums import VIEW, Family
-from panal.telemetry.tallies import Count, Counts, Reading, SecondsHistogram, States
+from panal.telemetry.tallies import Count, Counts, Reading, SecondsHistogram, States, Totals
 
 OTHER = "other"
 MODELS_MAX = 200
@@ -117,6 +117,7 @@ class GatewayMetrics:
         connections: Callable[[], float] = lambda: 0,
         tasks: Callable[[], float] = lambda: 0,
         leads: Callable[[], float] = lambda: 0,
+        spans: Callable[[], Mapping[str, float]] | None = None,
         clock: Clock | None = None,
         nodes: Callable[[], Mapping[str, float]] = dict,
         nodes_expected: Callable[[], float] = lambda: 0,
@@ -133,7 +134,7 @@ class GatewayMetrics:
         self.itl = SecondsHistogram("panal_itl_seconds", "Time between tokens.", labels, ITL_S)
         self.total = SecondsHistogram("panal_request_seconds", "Whole requests.", labels, TOTAL_S)
         self.queue = SecondsHistogram("panal_queue_seconds", "Wait for a replica.", labels, QUEUE_S)
-        self._all: list[Counts | SecondsHistogram | Reading | States] = [
+        self._all: list[Counts | SecondsHistogram | Reading | States | Totals] = [
             self.requests,
             self.tokens,
             attempts,
@@ -152,6 +153,8 @@ class GatewayMetrics:
             States("panal_nodes", "Nodes by what is seen of them.", NODE_STATES, nodes),
             Reading("panal_leader", "Processes that lead the controller.", leads),
         ]
+        if spans is not None:
+            self._all.append(Totals("panal_trace_spans", "Spans of traces.", "outcome", spans, now()))
         for each in self._all:
             registry.register(each)
         self._models: frozenset[str] = frozenset()

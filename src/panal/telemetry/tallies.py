@@ -139,6 +139,30 @@ class Reading(_Shown):
         return Family(self._name, self._kind, self._text, (), [Series((), [float(self._value())])])
 
 
+class Totals(_Shown):
+    """A counter with one label whose counts are kept elsewhere and read when it is asked."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        label: str,
+        counts: Callable[[], Mapping[str, float]],
+        created_utc_s: float,
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._labels = (label,)
+        self._counts = counts
+        self._created_utc_s = created_utc_s
+
+    def family(self) -> Family:
+        series = [
+            Series((value,), [float(count)], self._created_utc_s) for value, count in self._counts().items()
+        ]
+        return Family(self._name, COUNTER, self._text, self._labels, series)
+
+
 class States(_Shown):
     """A view by state that is counted when it is asked; every state is always there, also at 0.
 

@@ -30,6 +30,7 @@ class Knobs:
     split_bytes: int = 0
     crlf: bool = False
     usage: str = ""
+    usage_delay_s: float = 0.0
     extra: Json | None = None
     echo_body: bool = False
     also_resumed: bool = False
@@ -135,15 +136,29 @@ class EchoAnswer:
                 await self._send_tools(exchange)
             else:
                 await self._send_text(exchange)
-            if self._include_usage:
-                await self._send(exchange, {**self._base, "choices": [], "usage": self._usage()})
-            await self._event(exchange, b"[DONE]")
+            await self._send_end(exchange)
         except _HangUpError:
             exchange.hang_up()
             return
         except _BreakOffError:
             pass
         exchange.end_events()
+
+    async def _send_end(self, exchange: Exchange) -> None:
+        """The usage, at the time and place that was asked for, and ``[DONE]``."""
+        place = self._knobs.usage
+        told = self._include_usage and place != "finish"
+        usage = msgspec.json.encode({**self._base, "choices": [], "usage": self._usage()})
+        if told and self._knobs.usage_delay_s:
+            await asyncio.sleep(self._knobs.usage_delay_s)
+        if told and place == "with_done":
+            await self._event(exchange, usage + b"\n\ndata: [DONE]")
+            return
+        if told and place != "after_done":
+            await self._event(exchange, usage)
+        await self._event(exchange, b"[DONE]")
+        if told and place == "after_done":
+            await self._event(exchange, usage)
 
     async def _send_text(self, exchange: Exchange) -> None:
         first = True
@@ -153,7 +168,7 @@ class EchoAnswer:
                 first = False
             for index in range(self._choices):
                 chunk: Json = {**self._base, "choices": [{**self._choice(step), "index": index}]}
-                if self._knobs.usage == "cumulative":
+                if self._knobs.usage == "cumulative" or (self._knobs.usage == "finish" and step.finish):
                     chunk["usage"] = self._usage()
                 await self._send(exchange, chunk)
 
@@ -194,7 +209,8 @@ class EchoAnswer:
             choice = {"index": 0, "delta": delta, "finish_reason": None}
             await self._send(exchange, {**self._base, "choices": [choice]})
         choice = {"index": 0, "delta": {}, "finish_reason": "tool_calls"}
-        await self._send(exchange, {**self._base, "choices": [choice]})
+        last = {"usage": self._usage()} if self._knobs.usage == "finish" else {}
+        await self._send(exchange, {**self._base, "choices": [choice], **last})
 
     async def _send(self, exchange: Exchange, chunk: Json) -> None:
         await self._event(exchange, msgspec.json.encode(chunk))

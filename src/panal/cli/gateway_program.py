@@ -38,9 +38,10 @@ from panal.core.ids import IdSource
 from panal.core.requests import InferenceRequest
 from panal.core.settings import Settings
 from panal.dispatch.bookings import Bookings
-from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet
 from panal.dispatch.limiter import Limiter
+from panal.dispatch.limits import Limits
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
@@ -59,6 +60,7 @@ from panal.identity.salts import TenantSalts
 from panal.identity.seams import Advertised
 from panal.management import Management, Means, bootstrap
 from panal.policy.residency import node_may_see
+from panal.scheduling.continuation import KeptMemory
 from panal.scheduling.replicas import ReplicaView
 from panal.store import Store, open_store
 from panal.store.usage_spool import UsageSpool
@@ -281,8 +283,12 @@ def _gateway(
         between_tokens_s_max=settings.gateway.between_tokens_s_max,
         recovery_s_max=settings.gateway.recovery_s_max,
         attempts_max=settings.gateway.attempts_max,
+        resumes_max=settings.gateway.resumes_max,
         client_stall_s_max=settings.gateway.write_stall_s_max,
+        comment_each_s=settings.gateway.comment_each_s,
+        hold_bytes_max=settings.gateway.hold_bytes_max,
     )
+    memory = KeptMemory(settings.gateway.kept_bytes_max)
     queued = _Number()
     hedges = HedgeBudget()
     fleet = Fleet(clock)
@@ -305,11 +311,14 @@ def _gateway(
             streams=lambda: observer.streams,
             connections=lambda: len(door),
             tasks=lambda: len(asyncio.all_tasks()),
+            kept_bytes=lambda: memory.used_bytes,
         )
     )
     salts = TenantSalts(pepper)
     limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter)
+    dispatcher = Dispatcher(
+        bus, bookings, clock, observer, limits, _allowed, salts.of, limiter, memory
+    )
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus,

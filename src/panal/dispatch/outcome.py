@@ -1,5 +1,6 @@
 """What came of a request: everything that metering, logs and metrics want to know, once per request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +21,12 @@ from panal.ledger.values import AttemptMade, AttemptOutcome, Outcome
 
 @dataclass(slots=True)
 class AttemptLog:
-    """One attempt as the gateway saw it. ``tokens`` is what it added to the answer."""
+    """One attempt as the gateway saw it.
+
+    ``tokens`` is what it made, ``useful`` whether that is part of the answer: not so where the answer was
+    started over, or where a node only warmed up. ``goes_on_after`` is the cause that ended the attempt
+    whose answer this one continues; empty where it begins one.
+    """
 
     number: int
     node_id: NodeId
@@ -30,8 +36,10 @@ class AttemptLog:
     duration_s: float = 0.0
     outcome: AttemptOutcome = AttemptOutcome.COMPLETE
     cause: str = ""
+    useful: bool = True
+    goes_on_after: str = ""
 
-    def made(self, *, delivered: bool) -> AttemptMade:
+    def made(self) -> AttemptMade:
         """The ledger's form of it. What was dropped before the client saw it is not delivered."""
         return AttemptMade(
             number=self.number,
@@ -39,7 +47,7 @@ class AttemptLog:
             outcome=self.outcome,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.tokens,
-            delivered_tokens=self.tokens if delivered else 0,
+            delivered_tokens=self.tokens if self.useful else 0,
             duration_us=round(self.duration_s * 1_000_000),
         )
 
@@ -52,16 +60,26 @@ class Finished(msgspec.Struct):
     error: PanalError | None
     shown: Usage
     attempts: list[AttemptLog] = []
-    dropped: int = 0
-    """How many of the first attempts were started over, so that nothing of them was delivered."""
+    lost: bool = False
+    """Whether the answer became too long to be kept, so that it could not have been continued."""
     queued_s: float = 0.0
     first_token_s: float | None = None
     total_s: float = 0.0
 
     @property
+    def resumes(self) -> int:
+        """How often the answer went on elsewhere."""
+        return resumes_of(self.attempts)
+
+    @property
     def code(self) -> str:
         """``ok`` or the error's stable code, for metrics and logs."""
         return "ok" if self.error is None else self.error.code
+
+
+def resumes_of(attempts: Sequence[AttemptLog]) -> int:
+    """How often an answer went on elsewhere, as far as its client's text shows it."""
+    return sum(1 for attempt in attempts if attempt.goes_on_after and attempt.useful)
 
 
 def outcome_of(error: PanalError | None, *, sent: bool) -> Outcome:

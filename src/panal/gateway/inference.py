@@ -76,6 +76,7 @@ class Inference:
                 ROUTES[scope["path"]], body, caller, self._ids, self._clock, self._total_s_max
             )
             client = ClientStream(http, cycle, request.request_id)
+            client.trailers = b"trailers" in headers.get(b"te", b"")
             if self._limiter is not None and self._limiter.limits_of(request.principal):
                 client.head_lines = partial(self._limiter.headers_of, request.principal)
             last = await self._dispatcher.answer(request, client)

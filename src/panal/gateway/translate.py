@@ -12,7 +12,7 @@ from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.gateway.json_names import check_deciding_names
 from panal.policy.access import effective_data_class
-from panal.policy.body_rules import check_body, check_sensitive_body, resumable
+from panal.policy.body_rules import check_body, check_sensitive_body, may_call_tools, resumable
 from panal.telemetry.redaction import redacted
 
 MODEL_CHARACTERS_MAX = 256
@@ -67,6 +67,7 @@ def read_request(
         prompt_tokens_estimate=len(body) // BYTES_PER_TOKEN + 1,
         max_tokens=fields.get("max_completion_tokens") or fields.get("max_tokens"),
         resumable=resumable(route, fields),
+        tools=may_call_tools(fields),
         show_nodes=caller.show_nodes,
     )
 

@@ -37,6 +37,13 @@ class Emitted(Message, kw_only=True):
     role_sent: bool = False
 
 
+class Seam(Message, kw_only=True):
+    """How often the answer went on elsewhere before this attempt, and the nodes that made it so far."""
+
+    resumes: int = 0
+    nodes: list[str] = []
+
+
 class RunAttempt(Message, kw_only=True):
     """Run this request on this replica. ``attempt`` is ``<request id>.<number from 1>``."""
 
@@ -67,6 +74,10 @@ class RunAttempt(Message, kw_only=True):
     emitted: Emitted | None = None
     hold: bool = False
     """Send nothing of the answer until it is complete, so that a restart stays unseen."""
+    hold_bytes_max: int = 1024 * 1024
+    """More than this is not held back: it goes out, and the answer can then not be restarted unseen."""
+    seam: Seam | None = None
+    """What the usage object shall say of earlier attempts; None where nobody asked."""
 
 
 class BodyPart(Message, kw_only=True):
@@ -192,6 +203,8 @@ class ReplicaReport(Message, kw_only=True):
     decode_s_per_token: float = 0.0
     healthy: bool = True
     note: str = ""
+    continues_messages: bool = False
+    """Whether the engine's chat route continues an assistant message that is left open."""
 
 
 class Heartbeat(Message, kw_only=True):

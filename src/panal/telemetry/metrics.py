@@ -115,6 +115,7 @@ class GatewayMetrics:
         streams: Callable[[], float],
         connections: Callable[[], float] = lambda: 0,
         tasks: Callable[[], float] = lambda: 0,
+        kept_bytes: Callable[[], float] = lambda: 0,
     ) -> None:
         self.requests = Counter(
             "panal_requests", "Requests that ended.", ("route", "model", "outcome"), registry=registry
@@ -128,6 +129,9 @@ class GatewayMetrics:
         self.resumes = Children(
             Counter("panal_resumes", "Answers that went on elsewhere.", ("cause",), registry=registry)
         )
+        self.not_kept = Counter(
+            "panal_answers_not_kept", "Answers too long to be continued elsewhere.", registry=registry
+        )
         labels = ("route", "model")
         self.ttft = SecondsHistogram("panal_ttft_seconds", "Time to the first token.", labels, TTFT_S)
         self.itl = SecondsHistogram("panal_itl_seconds", "Time between tokens.", labels, ITL_S)
@@ -139,6 +143,7 @@ class GatewayMetrics:
         gauge(registry, "panal_requests_queued", "Requests that wait for a replica.", queued)
         gauge(registry, "panal_streams", "Open streams to clients.", streams)
         gauge(registry, "panal_connections", "Open connections of clients.", connections)
+        gauge(registry, "panal_kept_bytes", "Kept of running answers, to go on elsewhere.", kept_bytes)
         gauge(registry, "panal_tasks", "Tasks in the event loop.", tasks)
         self._models: frozenset[str] = frozenset()
         self._of: dict[tuple[str, str], RequestMetrics] = {}

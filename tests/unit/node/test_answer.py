@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from panal.core.requests import Route
-from panal.node.answer import HOLD_BYTES_MAX, AnswerWriter
+from panal.node.answer import AnswerWriter
 from panal.node.engines.engine import Delta
 from panal.protocol.messages import TokenUsage
 from tests.support.node_gateway import chunks_of, text_of
@@ -206,7 +206,7 @@ def test_a_held_answer_that_grows_too_large_goes_out_and_is_marked() -> None:
     piece = "x" * 100_000
     choice: Any = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
     events = []
-    for step in range(HOLD_BYTES_MAX // 100_000 + 2):
+    for step in range(plan().hold_bytes_max // 100_000 + 2):
         event = writer.write(Delta(chunk={"choices": [dict(choice)]}, text=piece, tokens=1), step * 0.001)
         events += [event] if event else []
-    assert events[0].opaque and len(events[0].data) > HOLD_BYTES_MAX
+    assert events[0].opaque and len(events[0].data) > plan().hold_bytes_max

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from panal.bus.memory_bus import MemoryBroker
+from panal.core.errors import PanalError
 from panal.core.ids import GatewayId, IdSource, InstanceId, ReplicaId, RequestId
 from panal.core.requests import InferenceRequest, Route
 from panal.gateway.translate import Caller, read_request
@@ -91,9 +94,7 @@ class Seen:
     usages: list[Any] = field(default_factory=list)
     done: int = 0
     error: str = ""
-
-    def same_as(self, other: "Seen") -> bool:
-        return self.view() == other.view()
+    resumes: int = 0
 
     def view(self) -> tuple[Any, ...]:
         return (self.ids, self.created, self.models, self.text, self.roles, self.calls, self.finishes,
@@ -183,10 +184,8 @@ class CutPath(Path):
 
     # --- asking
 
-    def request(self, route: Route, body: dict[str, Any]) -> InferenceRequest:
+    def request(self, route: Route, body: dict[str, Any], *, show_nodes: bool = False) -> InferenceRequest:
         """The request as the gateway reads it, always with the same names."""
-        from msgspec.structs import replace
-
         read = read_request(
             route, json.dumps(body).encode(), Caller(principal()), self._ids, self.clock, 600.0
         )
@@ -195,19 +194,18 @@ class CutPath(Path):
             request_id=RequestId("req_1"),
             response_id="chatcmpl-1",
             created_utc_s=1_800_000_000,
+            show_nodes=show_nodes,
         )
 
-    async def ask(self, route: Route, body: dict[str, Any], *cuts: Cut) -> Seen:
+    async def ask(self, route: Route, body: dict[str, Any], *cuts: Cut, show_nodes: bool = False) -> Seen:
         """The answer to ``body``, cut so often. A PanalError becomes ``error`` of what was seen."""
-        from panal.core.errors import PanalError
-
         self.cuts = cuts
         sink = ListSink()
         error = ""
         tail = b""
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                tail = await self.dispatcher.answer(self.request(route, body), sink)
+                tail = await self.dispatcher.answer(self.request(route, body, show_nodes=show_nodes), sink)
         except PanalError as failure:
             error = failure.code
         finally:
@@ -217,7 +215,7 @@ class CutPath(Path):
                 if isinstance(node, EchoNode):
                     await node.attempts.close()
         seen = seen_of(sink.data + tail, stream=bool(body.get("stream")))
-        seen.error = error
+        seen.error, seen.resumes = error, sink.resumes
         return seen
 
 
@@ -253,7 +251,9 @@ def _take(seen: Seen, body: dict[str, Any], part: str) -> None:
         seen.text += choice.get("text") or delta.get("content") or ""
         seen.roles += delta.get("role") is not None
         for position, call in enumerate(delta.get("tool_calls") or ()):
-            known = seen.calls.setdefault(call.get("index", position), {"id": "", "name": "", "arguments": ""})
+            known = seen.calls.setdefault(
+                call.get("index", position), {"id": "", "name": "", "arguments": ""}
+            )
             known["id"] += call.get("id") or ""
             known["name"] += call["function"].get("name") or ""
             known["arguments"] += call["function"].get("arguments") or ""

@@ -316,9 +316,7 @@ def _gateway(
     )
     salts = TenantSalts(pepper)
     limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(
-        bus, bookings, clock, observer, limits, _allowed, salts.of, limiter, memory
-    )
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, _allowed, salts.of, limiter, memory)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus,

@@ -189,9 +189,7 @@ class Dispatcher:
                 raise
             goes_on_after = failure.code if need.twin is not None else ""
             try:
-                choice = prepared or await self._book(
-                    answer, need, patience_s=self._limits.recovery_s_max
-                )
+                choice = prepared or await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:
                 raise told(answer.so_far, failure) from nowhere
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from panal.protocol.messages import HOLD_BYTES_MAX
 from panal.scheduling.continuation import ATTEMPTS_MAX, RESUMES_MAX, Budgets
 
 
@@ -19,7 +20,7 @@ class Limits:
     """A client that reads nothing of its answer for so long is taken for gone."""
     comment_each_s: float = 10.0
     """A stream with nothing to say gets a comment line so often; the first one begins the response."""
-    hold_bytes_max: int = 1024 * 1024
+    hold_bytes_max: int = HOLD_BYTES_MAX
     """What a node holds back of an answer that could not be continued."""
 
     @property

@@ -128,6 +128,7 @@ def settlement_of(finished: Finished) -> Settlement:
         first_token_us=_us(finished.first_token_s),
         total_us=round(finished.total_s * 1_000_000),
         error_code="" if finished.error is None else finished.error.code,
+        resumes=finished.resumes,
     )
 
 

@@ -76,6 +76,8 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     first_token_us: int | None
     total_us: int
     created_utc_us: int
+    resumes: int = 0
+    """How often the answer went on on another node after it had begun."""
 
 
 class Contribution(msgspec.Struct, frozen=True, gc=False):

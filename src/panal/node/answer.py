@@ -145,7 +145,6 @@ class AnswerWriter:
         event.usage = usage
         return event
 
-
     def _raw_usage(self) -> Json:
         """The engine's usage, and for those who asked what panal has to say of the answer's way."""
         seam = self._plan.seam

@@ -6,7 +6,7 @@ from typing import Any
 from panal.core.errors import BadRequest
 from panal.core.requests import Route
 from panal.node.stops import STOPS_MAX, stop_list
-from panal.protocol.messages import Emitted, RunAttempt, Seam
+from panal.protocol.messages import HOLD_BYTES_MAX, Emitted, RunAttempt, Seam
 
 Json = dict[str, Any]
 
@@ -28,7 +28,7 @@ class AnswerPlan:
     emitted: Emitted | None = None
     stops: tuple[str, ...] = ()
     hold: bool = False
-    hold_bytes_max: int = 1024 * 1024
+    hold_bytes_max: int = HOLD_BYTES_MAX
     tools_whole: bool = False
     """Hold an answer back from its first tool call on, until it is complete."""
     seam: Seam | None = None

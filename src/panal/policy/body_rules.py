@@ -93,7 +93,11 @@ _SCHEMAS = frozenset(
     {"tools", "functions", "response_format", "guided_json", "json_schema", "structured_outputs"}
 )
 _SPECIAL = (
-    frozenset(_LIMITS) | frozenset(_TEXTS) | frozenset(_LISTS) | {"stop", "logprobs", "prompt", "tool_buffering"} | _SCHEMAS
+    frozenset(_LIMITS)
+    | frozenset(_TEXTS)
+    | frozenset(_LISTS)
+    | {"stop", "logprobs", "prompt", "tool_buffering"}
+    | _SCHEMAS
 )
 
 _NEVER_CONTINUED = frozenset({

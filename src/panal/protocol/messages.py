@@ -13,6 +13,9 @@ PROTOCOL_VERSION = 1
 MESSAGE_BYTES_MAX = 256 * 1024
 """Largest message that panal sends; larger bodies travel in parts."""
 
+HOLD_BYTES_MAX = 1024 * 1024
+"""What a node holds back of an answer where the gateway names no limit."""
+
 UNACKNOWLEDGED_BYTES_MAX = 256 * 1024
 """Bytes of one attempt that an agent may have sent without an acknowledgement."""
 
@@ -74,7 +77,7 @@ class RunAttempt(Message, kw_only=True):
     emitted: Emitted | None = None
     hold: bool = False
     """Send nothing of the answer until it is complete, so that a restart stays unseen."""
-    hold_bytes_max: int = 1024 * 1024
+    hold_bytes_max: int = HOLD_BYTES_MAX
     """More than this is not held back: it goes out, and the answer can then not be restarted unseen."""
     seam: Seam | None = None
     """What the usage object shall say of earlier attempts; None where nobody asked."""

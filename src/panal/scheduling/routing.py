@@ -63,9 +63,7 @@ def unfit(replica: ReplicaView, need: Need, now_s: float) -> str | None:
         return "already failed this request"
     if need.route not in replica.routes:
         return "does not serve this route"
-    if need.twin is not None and not (
-        replica.twin == need.twin and replica.can_continue(tools=need.tools)
-    ):
+    if need.twin is not None and not (replica.twin == need.twin and replica.can_continue(tools=need.tools)):
         return "cannot continue this answer"
     if replica.context_tokens and need.prompt_tokens > replica.context_tokens:
         return "context is too short"

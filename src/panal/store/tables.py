@@ -184,6 +184,7 @@ usage_records = sa.Table(
     _maybe_time("first_token_us"),
     _number("total_us"),
     _time("created_utc_us"),
+    _number("resumes"),
 )
 sa.Index(
     "ix_usage_records_tenant_id_created_utc_us", usage_records.c.tenant_id, usage_records.c.created_utc_us

@@ -111,4 +111,5 @@ def _record(row: sa.Row[Any]) -> UsageRecord:
         first_token_us=row.first_token_us,
         total_us=row.total_us,
         created_utc_us=row.created_utc_us,
+        resumes=row.resumes,
     )

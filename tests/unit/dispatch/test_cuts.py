@@ -114,7 +114,12 @@ async def test_a_stream_cut_at_any_two_frames_is_the_uncut_stream(kind: str) -> 
             check_books(path_cut, seen)
 
 
-STOPS = [("abcSTOPdef", ["STOP"]), ("🐝🐝🐝x🐝🐝", ["🐝x"]), ("aaaaab", ["aab", "zz"]), ("שלום עולם", ["ם ע"])]
+STOPS = [
+    ("abcSTOPdef", ["STOP"]),
+    ("🐝🐝🐝x🐝🐝", ["🐝x"]),
+    ("aaaaab", ["aab", "zz"]),
+    ("שלום עולם", ["ם ע"]),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,7 +237,9 @@ async def test_engines_that_cannot_continue_tell_the_cut(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("extra", [{"response_format": {"type": "json_object"}}, {"logprobs": True}, {"n": 2}])
+@pytest.mark.parametrize(
+    "extra", [{"response_format": {"type": "json_object"}}, {"logprobs": True}, {"n": 2}]
+)
 async def test_on_a_desk_nothing_that_cannot_go_on_is_sent_before_it_is_whole(
     kind: str, extra: dict[str, Any]
 ) -> None:
@@ -242,3 +249,23 @@ async def test_on_a_desk_nothing_that_cannot_go_on_is_sent_before_it_is_whole(
         seen, path = await asked(question, Cut(kind, at), owned=True)
         assert seen.view() == whole.view(), at
         assert path.books.finished[0].resumes == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_seam_is_shown_to_those_who_ask(stream: bool) -> None:
+    """In the usage object; the nodes' names also as comments of a stream."""
+    route, body = chat("a🐝 cafe", stream=stream)
+    if not stream:
+        del body["stream_options"]
+    path = CutPath()
+    await path.start(3)
+    seen = await path.ask(route, body, Cut("crash", 4), show_nodes=True)
+    nodes = [log.node_name for log in path.books.finished[0].attempts]
+    assert len(nodes) == 2
+    assert seen.usages[0]["panal"] == {"resumes": 1, "nodes": nodes}
+    assert seen.resumes == path.books.finished[0].resumes == 1
+    if stream:
+        assert all(f": node {name} attempt {number}\n".encode() in seen.data
+                   for number, name in enumerate(nodes, start=1))  # fmt: skip
+    plain, _ = await asked((route, body), Cut("crash", 4))
+    assert "panal" not in plain.usages[0]

@@ -13,7 +13,9 @@ from tests.support.path import ListSink, Path, ScriptedNode, text_event
 LEAVING = Event(error=WireError(kind="leaving", message="its owner is back"))
 
 
-async def begun(path: Path, **changes: object) -> "tuple[asyncio.Task[bytes], ListSink, ScriptedNode, RunAttempt]":
+async def begun(
+    path: Path, **changes: object
+) -> "tuple[asyncio.Task[bytes], ListSink, ScriptedNode, RunAttempt]":
     task, sink = path.begin(**changes)
     node, run = await path.runner()
     node.tell(run, "one ")

@@ -1,5 +1,7 @@
 """One example of every message with all its fields set to something other than their defaults."""
 
+from msgspec.structs import replace
+
 from panal.protocol import messages as m
 
 KEY_ATTEMPT = "req_06h2ockabsj39aah8b1o7lf07o.2"
@@ -32,6 +34,7 @@ EVENT = m.Event(
     leaving=True,
 )
 FRAME = m.Frame(attempt=KEY_ATTEMPT, number=7, events=[EVENT, m.Event(text="!", tokens=1)])
+SEAM = m.Seam(resumes=2, nodes=["desk-1", "desk-2"])
 REPLICA_REPORT = m.ReplicaReport(
     replica=REPLICA,
     model="smollm2-135m",
@@ -48,6 +51,7 @@ REPLICA_REPORT = m.ReplicaReport(
     decode_s_per_token=0.0125,
     healthy=False,
     note="the engine does not answer",
+    continues_messages=True,
 )
 ATTEMPT_COUNTS = m.AttemptCounts(
     attempt=KEY_ATTEMPT,
@@ -88,7 +92,10 @@ IN_FULL: tuple[m.Message, ...] = (
         body=b'{"model":"smollm2-135m"}',
         emitted=EMITTED,
         hold=True,
+        hold_bytes_max=65_536,
+        seam=SEAM,
     ),
+    SEAM,
     m.BodyPart(attempt=KEY_ATTEMPT, number=2, body=b"\x00\xff rest"),
     m.Acknowledge(attempt=KEY_ATTEMPT, data_bytes=65_536),
     m.Cancel(attempt=KEY_ATTEMPT, reason="client_gone"),
@@ -128,3 +135,15 @@ IN_FULL: tuple[m.Message, ...] = (
         facts={"cores": 16, "system": "linux"},
     ),
 )
+
+BEFORE: dict[str, dict[str, m.Message]] = {
+    "golden_v1.txt": {
+        "RunAttempt": replace(IN_FULL[1], hold_bytes_max=m.HOLD_BYTES_MAX, seam=None),
+        "ReplicaReport": replace(REPLICA_REPORT, continues_messages=False),
+        "Heartbeat": replace(
+            next(message for message in IN_FULL if isinstance(message, m.Heartbeat)),
+            replicas=[replace(REPLICA_REPORT, continues_messages=False)],
+        ),
+    },
+}
+"""What the bytes of an older file mean where a message got new fields since."""

@@ -1,7 +1,8 @@
 """Golden bytes: what version 1 of the protocol put on the wire is understood for ever.
 
 ``golden_v1.txt`` holds one line a message: its name and its bytes in hex. A line is never changed: a new
-field gets a new example in messages_in_full.py and a new file of golden bytes beside the old one.
+field gets a new example in messages_in_full.py and a new file of golden bytes beside the old one, whose
+meaning stands in BEFORE there. golden_v1_1.txt holds the messages that changed or came since.
 """
 
 from pathlib import Path
@@ -16,9 +17,10 @@ from panal.core.errors import ProtocolError
 from panal.protocol import messages
 from panal.protocol.codec import Decoder, encode
 from panal.protocol.messages import Message
-from tests.unit.protocol.messages_in_full import IN_FULL
+from tests.unit.protocol.messages_in_full import BEFORE, IN_FULL
 
-GOLDEN_FILE = Path(__file__).parent / "golden_v1.txt"
+FOLDER = Path(__file__).parent
+FILES = ("golden_v1.txt", "golden_v1_1.txt")
 EXAMPLES = {type(message).__name__: message for message in IN_FULL}
 
 
@@ -30,20 +32,30 @@ def kinds_of_messages() -> dict[str, type[Message]]:
     }
 
 
-def golden() -> dict[str, bytes]:
-    lines = GOLDEN_FILE.read_text(encoding="ascii").splitlines()
+def lines_of(file: str) -> dict[str, bytes]:
+    lines = (FOLDER / file).read_text(encoding="ascii").splitlines()
     return {name: bytes.fromhex(text) for name, text in (line.split(" ") for line in lines)}
+
+
+def golden() -> dict[str, bytes]:
+    """The newest bytes of every message."""
+    newest: dict[str, bytes] = {}
+    for file in FILES:
+        newest |= lines_of(file)
+    return newest
 
 
 @pytest.mark.parametrize("name", kinds_of_messages())
 def test_every_message_has_golden_bytes_and_an_example(name: str) -> None:
-    assert name in golden(), f"add to {GOLDEN_FILE.name}: {name} {encode(EXAMPLES[name]).hex()}"
+    assert name in golden(), f"add to {FILES[-1]}: {name} {encode(EXAMPLES[name]).hex()}"
     assert name in EXAMPLES
 
 
-@pytest.mark.parametrize("name", golden())
-def test_golden_bytes_decode_to_the_example(name: str) -> None:
-    assert Decoder(kinds_of_messages()[name]).decode(golden()[name]) == EXAMPLES[name]
+@pytest.mark.parametrize("file", FILES)
+def test_golden_bytes_of_all_times_decode_to_their_examples(file: str) -> None:
+    examples = EXAMPLES | BEFORE.get(file, {})
+    for name, data in lines_of(file).items():
+        assert Decoder(kinds_of_messages()[name]).decode(data) == examples[name], name
 
 
 @pytest.mark.parametrize("name", golden())

@@ -5,7 +5,6 @@ attempt = one try           -> bus, node; frames arrive in dispatch/answer.py
 step    = what next         -> scheduling/continuation.py
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
@@ -15,11 +14,8 @@ from msgspec.structs import replace
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
 from panal.core.errors import (
-    AttemptTimeout,
     BusError,
     CapacityError,
-    EngineFailed,
-    FrameGap,
     NodeAbsent,
     NodeLost,
     NodeRefused,
@@ -29,24 +25,17 @@ from panal.core.ids import NodeKey, TenantId
 from panal.core.requests import InferenceRequest
 from panal.dispatch.answer import LEAVES, Answer, Attempt
 from panal.dispatch.bookings import Bookings
+from panal.dispatch.hand_over import HandOvers, name_of
 from panal.dispatch.limiter import Limiter
 from panal.dispatch.limits import Limits
-from panal.dispatch.outcome import AttemptLog, Finished, outcome_of, resumes_of
+from panal.dispatch.outcome import AttemptLog, Finished, distrusts, outcome_of, resumes_of
 from panal.dispatch.run_message import run_message
 from panal.dispatch.sink import Sink
-from panal.dispatch.warm_up import WARM_UP, WarmUp
-from panal.ledger.values import AttemptOutcome
 from panal.policy.access import authorise
 from panal.protocol.messages import Acknowledge, Cancel, Frame, Seam
-from panal.scheduling.continuation import GiveUp, GoOn, KeptMemory, TryAgain, can_go_on, next_step, told
+from panal.scheduling.continuation import GiveUp, GoOn, KeptMemory, TryAgain, next_step, told
 from panal.scheduling.replicas import INHIBITED_S, Need, ReplicaView
 from panal.scheduling.routing import Choice
-
-DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
-"""Failures that say something of the replica; the caller's mistakes, refusals and departures do not (P25)."""
-
-PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
-"""The limit of a try that is moved only because it is slower than predicted."""
 
 OUTPUT_TOKENS_DEFAULT = 200
 """Expected answer length where the request names no limit."""
@@ -95,7 +84,7 @@ class Dispatcher:
         """Answers by the name of their current attempt."""
         self.waiting: dict[str, Answer] = {}
         """Answers that wait for a replica, by request id."""
-        self._warming: dict[str, WarmUp] = {}
+        self._hand_overs = HandOvers(bookings, clock, limits, self._book, self._run, self._cancel)
         self._memory = memory if memory is not None else KeptMemory()
 
     async def answer(self, request: InferenceRequest, sink: Sink) -> bytes:
@@ -137,8 +126,8 @@ class Dispatcher:
             answer = self.running.get(frame.attempt)
             if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
                 answer.on_frame(frame)
-            elif (warming := self._warming.get(frame.attempt)) is not None and warming.key == key:
-                warming.on_frame(frame)
+            elif answer is None:
+                self._hand_overs.on_frame(key, frame)
 
     def on_absent(self, key: NodeKey, *, steady: bool) -> None:
         """The bus says that nobody hears this node: its attempts go elsewhere, without waiting for silence.
@@ -157,9 +146,7 @@ class Dispatcher:
             elif steady and self.could_move(answer, attempt):
                 answer.end(NodeLost(f"The node {name} is not on the bus any more."))
 
-        for warm_up in list(self._warming.values()):
-            if warm_up.key == key:
-                warm_up.fail(NodeAbsent(f"The node {warm_up.log.node_name} is not on the bus."))
+        self._hand_overs.on_absent(key)
 
     def probe(self, keys: Iterable[NodeKey]) -> None:
         """Ask the bus for nodes that should have said something."""
@@ -185,7 +172,7 @@ class Dispatcher:
             try:
                 need = self._next_need(answer, choice, need, failure)
             except BaseException:
-                self._give_back(prepared)
+                self._hand_overs.give_back(prepared)
                 raise
             goes_on_after = failure.code if need.twin is not None else ""
             try:
@@ -246,7 +233,7 @@ class Dispatcher:
         """
         log = AttemptLog(len(answer.logs) + 1, choice.replica.node_id, choice.replica.node_name)
         log.goes_on_after = goes_on_after
-        attempt = Attempt(self._name(answer), choice, log, self._clock.monotonic_seconds())
+        attempt = Attempt(name_of(answer), choice, log, self._clock.monotonic_seconds())
         answer.open(attempt)
         self.running[attempt.name] = answer
         failure: PanalError | None = PanalError("The gateway stopped.")
@@ -255,7 +242,8 @@ class Dispatcher:
             self._run(answer, attempt.name, choice)
             failure = await answer.ending(attempt, or_leaving=True)
             if failure is LEAVES:
-                failure, prepared = await self._hand_over(answer, attempt, need)
+                twin = self._twin(answer, choice)
+                failure, prepared = await self._hand_overs.hand_over(answer, attempt, need, twin)
         except BusError as error:
             failure = NodeLost(error.message)
         finally:
@@ -264,84 +252,10 @@ class Dispatcher:
                 self._cancel(attempt.name, choice, log, failure)
             answer.close(attempt, failure)
             self._bookings.release(choice)
-        if _distrusts(failure):
+        if distrusts(failure):
             choice.own.inhibited_until_s = self._clock.monotonic_seconds() + INHIBITED_S
         _count(answer, failure)
         return failure, prepared
-
-    async def _hand_over(
-        self, answer: Answer, attempt: Attempt, need: Need
-    ) -> tuple[PanalError | None, Choice | None]:
-        """The node leaves in a moment, and speaks on until another one has read the answer so far.
-
-        What could not go on may end by itself within the node's grace. What has not begun moves at once.
-        """
-        so_far, choice = answer.so_far, attempt.choice
-        if not so_far.begun:
-            return LEAVES, None
-        twin = self._twin(answer, choice)
-        possible = can_go_on(so_far, resumable=answer.request.resumable, twin=twin)
-        if not possible or so_far.breaks >= self._limits.resumes_max:
-            return await answer.ending(attempt), None
-        need = replace(need, excluded=need.excluded | {choice.replica.replica_id}, twin=twin)
-        loop = asyncio.get_running_loop()
-        warming = loop.create_task(self._warm_somewhere(answer, need), name=f"warm-up {attempt.name}")
-        ending = loop.create_task(answer.ending(attempt), name=f"ending {attempt.name}")
-        try:
-            await asyncio.wait({warming, ending}, return_when=asyncio.FIRST_COMPLETED)
-            over = attempt.ended and (attempt.failure is None or answer.interruption is not None)
-            if not over and await warming is None:
-                await ending
-        except BaseException:
-            self._give_back(await _stopped(warming, ending))
-            raise
-        prepared = await _stopped(warming, ending)
-        if attempt.ended and (attempt.failure is None or answer.interruption is not None):
-            self._give_back(prepared)
-            return attempt.failure, None
-        return attempt.failure or LEAVES, prepared
-
-    async def _warm_somewhere(self, answer: Answer, need: Need) -> Choice | None:
-        """A booked replica that has read the answer so far; None where there is none in time."""
-        for _ in range(self._limits.attempts_max):
-            try:
-                choice = await self._book(answer, need, patience_s=self._limits.recovery_s_max)
-            except PanalError:
-                return None
-            if await self._warm_up(answer, choice):
-                return choice
-            need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
-        return None
-
-    async def _warm_up(self, answer: Answer, choice: Choice) -> bool:
-        """Whether the replica has read the answer so far; if not, it is given back."""
-        log = AttemptLog(len(answer.logs) + 1, choice.replica.node_id, choice.replica.node_name)
-        log.useful, log.outcome, log.cause = False, AttemptOutcome.CANCELLED, WARM_UP
-        warm_up = WarmUp(self._name(answer), choice, log)
-        answer.logs.append(log)
-        self._warming[warm_up.name] = warm_up
-        begun_s = self._clock.monotonic_seconds()
-        ready = False
-        try:
-            begin = partial(self._run, answer, warm_up.name, choice)
-            failure = await warm_up.warm(begin, self._limits.first_token_s_max)
-            ready = failure is None
-            if _distrusts(failure):
-                choice.own.inhibited_until_s = self._clock.monotonic_seconds() + INHIBITED_S
-        finally:
-            del self._warming[warm_up.name]
-            log.duration_s = self._clock.monotonic_seconds() - begun_s
-            self._cancel(warm_up.name, choice, log, LEAVES)
-            if not ready:
-                self._bookings.release(choice)
-        return ready
-
-    def _give_back(self, prepared: Choice | None) -> None:
-        if prepared is not None:
-            self._bookings.release(prepared)
-
-    def _name(self, answer: Answer) -> str:
-        return f"{answer.request.request_id}.{len(answer.logs) + 1}"
 
     def _run(self, answer: Answer, name: str, choice: Choice) -> None:
         request = answer.request
@@ -408,16 +322,6 @@ class Dispatcher:
         )
 
 
-async def _stopped(
-    warming: "asyncio.Task[Choice | None]", ending: "asyncio.Task[PanalError | None]"
-) -> Choice | None:
-    """Both tasks are over; the replica that was booked, if any."""
-    warming.cancel()
-    ending.cancel()
-    await asyncio.wait({warming, ending})
-    return None if warming.cancelled() or warming.exception() is not None else warming.result()
-
-
 def _count(answer: Answer, failure: PanalError | None) -> None:
     """Spend the budgets: see scheduling/continuation.py."""
     if failure is None:
@@ -428,9 +332,3 @@ def _count(answer: Answer, failure: PanalError | None) -> None:
         answer.so_far.breaks += 1
     else:
         answer.so_far.tries += 1
-
-
-def _distrusts(failure: PanalError | None) -> bool:
-    """Whether the replica is to be tried last for a moment; being slower than predicted is no fault."""
-    slow = isinstance(failure, AttemptTimeout) and failure.limit == PREDICTED_FIRST_TOKEN
-    return isinstance(failure, DISTRUSTED) and not slow

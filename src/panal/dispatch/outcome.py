@@ -8,6 +8,7 @@ import msgspec
 from panal.core.errors import (
     AttemptTimeout,
     ClientGone,
+    EngineFailed,
     FrameGap,
     NodeLeaving,
     NodeLost,
@@ -17,6 +18,12 @@ from panal.core.errors import (
 from panal.core.ids import NodeId
 from panal.core.requests import InferenceRequest, Usage
 from panal.ledger.values import AttemptMade, AttemptOutcome, Outcome
+
+DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
+"""Failures that say something of the replica; the caller's mistakes, refusals and departures do not (P25)."""
+
+PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
+"""The limit of a try that is moved only because it is slower than predicted."""
 
 
 @dataclass(slots=True)
@@ -110,3 +117,9 @@ def attempt_outcome_of(failure: PanalError | None) -> AttemptOutcome:
             return AttemptOutcome.CANCELLED
         case _:
             return AttemptOutcome.FAILED
+
+
+def distrusts(failure: PanalError | None) -> bool:
+    """Whether the replica is to be tried last for a moment; being slower than predicted is no fault."""
+    slow = isinstance(failure, AttemptTimeout) and failure.limit == PREDICTED_FIRST_TOKEN
+    return isinstance(failure, DISTRUSTED) and not slow

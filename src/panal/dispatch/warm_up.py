@@ -1,10 +1,4 @@
-"""A planned hand-over: the next node reads the answer so far while the leaving one still speaks.
-
-The warm-up is an attempt like any other, but what it says is thrown away: its first token shows that the
-prompt and the answer are in the new engine's prefix cache. Then the old attempt is fenced, and the answer
-goes on from its true last token, which is a short read for the new engine. So nothing needs to be compared
-or skipped, and a node that does not cache costs a pause, never a character (docs/adr/0019).
-"""
+"""One warm-up of a hand-over, as the gateway follows it; see dispatch/hand_over.py."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +6,7 @@ from collections.abc import Callable
 from panal.core.errors import AttemptTimeout, BusError, NodeLost, PanalError
 from panal.core.ids import NodeKey
 from panal.dispatch.answer import failure_of
-from panal.dispatch.outcome import AttemptLog
+from panal.dispatch.outcome import AttemptLog, attempt_outcome_of
 from panal.ledger.values import AttemptOutcome
 from panal.protocol.messages import Frame
 from panal.scheduling.routing import Choice
@@ -24,6 +18,7 @@ class WarmUp:
     """One warm-up on a booked replica."""
 
     def __init__(self, name: str, choice: Choice, log: AttemptLog) -> None:
+        log.useful, log.outcome, log.cause = False, AttemptOutcome.CANCELLED, WARM_UP
         self.name = name
         self.choice = choice
         self.log = log
@@ -63,6 +58,6 @@ class WarmUp:
             failure = NodeLost(error.message)
         except TimeoutError:
             failure = AttemptTimeout("first_token", first_token_s_max)
-        self.log.outcome = AttemptOutcome.FAILED if failure is not None else AttemptOutcome.CANCELLED
-        self.log.cause = failure.code if failure is not None else WARM_UP
+        if failure is not None:
+            self.log.outcome, self.log.cause = attempt_outcome_of(failure), failure.code
         return failure

@@ -12,9 +12,10 @@ from panal.core.clock import Clock
 from panal.core.errors import AttemptTimeout, ClientGone, EngineFailed, NodeLost, PanalError
 from panal.core.ids import NodeKey
 from panal.dispatch.answer import Answer, Attempt
-from panal.dispatch.dispatcher import PREDICTED_FIRST_TOKEN, Dispatcher
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet
 from panal.dispatch.limits import Limits
+from panal.dispatch.outcome import PREDICTED_FIRST_TOKEN
 
 LOOK_EACH_S = 0.25
 SILENCE_S_MIN = 2.0

@@ -156,9 +156,9 @@ def next_step(
     *,
     resumable: bool,
     twin: str,
-    budgets: Budgets = Budgets(),  # noqa: B008 - frozen
+    budgets: Budgets = Budgets(),
 ) -> NextStep:
-    """Decide after ``failure`` of an attempt, which is counted already, on a replica with this ``twin`` mark."""
+    """Decide after ``failure`` of an attempt, counted already, on a replica with this ``twin`` mark."""
     if isinstance(failure, EngineRefused) or not isinstance(failure, NodeError):
         return GiveUp(told(so_far, failure))
     if _spent(so_far, failure, budgets):

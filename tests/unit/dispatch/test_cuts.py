@@ -106,7 +106,7 @@ async def test_an_engine_that_fails_at_any_token_leaves_no_trace(fault: str, ask
 async def test_a_stream_cut_at_any_two_frames_is_the_uncut_stream(kind: str) -> None:
     question = chat("a🐝e\u0301ש!")
     whole, path = await asked(question)
-    for first in range(0, path.frames_seen[1]):
+    for first in range(path.frames_seen[1]):
         for second in range(0, path.frames_seen[1] - first, 2):
             cuts = Cut(kind, first), Cut(kind, second)
             seen, path_cut = await asked(question, *cuts, nodes=4)
@@ -149,10 +149,11 @@ async def test_a_limit_of_tokens_holds_for_the_whole_answer(kind: str, limit: in
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ask", [chat, completion], ids=["chat", "completions"])
 async def test_an_answer_in_one_piece_resumes_in_the_same_way(kind: str, ask: Any) -> None:
-    route, body = ask("a🐝 cafe\u0301 שלום")
+    route, body = ask("a🐝 cafe\u0301 שלום" * 6)
     body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
     whole, path = await asked((route, body))
     frames = path.frames_seen[1]
+    assert frames >= 8
     for at in range(frames):
         seen, path = await asked((route, body), Cut(kind, at))
         assert seen.view() == whole.view(), at
@@ -254,12 +255,12 @@ async def test_on_a_desk_nothing_that_cannot_go_on_is_sent_before_it_is_whole(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_seam_is_shown_to_those_who_ask(stream: bool) -> None:
     """In the usage object; the nodes' names also as comments of a stream."""
-    route, body = chat("a🐝 cafe", stream=stream)
+    route, body = chat("a🐝 cafe" * 8, stream=stream)
     if not stream:
         del body["stream_options"]
     path = CutPath()
     await path.start(3)
-    seen = await path.ask(route, body, Cut("crash", 4), show_nodes=True)
+    seen = await path.ask(route, body, Cut("crash", 2), show_nodes=True)
     nodes = [log.node_name for log in path.books.finished[0].attempts]
     assert len(nodes) == 2
     assert seen.usages[0]["panal"] == {"resumes": 1, "nodes": nodes}
@@ -267,5 +268,5 @@ async def test_the_seam_is_shown_to_those_who_ask(stream: bool) -> None:
     if stream:
         assert all(f": node {name} attempt {number}\n".encode() in seen.data
                    for number, name in enumerate(nodes, start=1))  # fmt: skip
-    plain, _ = await asked((route, body), Cut("crash", 4))
+    plain, _ = await asked((route, body), Cut("crash", 2))
     assert "panal" not in plain.usages[0]

@@ -6,8 +6,9 @@ body, or by options for all requests. ``n`` choices all say the same. Faults str
 here, not ones that are resumed.
 
 x_echo: delay_first_s, delay_token_s, status, stop_after (ends without a finish), close_after (hangs up),
-freeze_after (goes silent), abort_after (finishes with "abort"), split_bytes, crlf, usage (omit | lie | cumulative), extra (comes back as
-x_reply), echo_body (the answer is the body as received), also_resumed (faults strike resumes too).
+freeze_after (goes silent), abort_after (finishes with "abort"), split_bytes, crlf,
+usage (omit | lie | cumulative), extra (comes back as x_reply), echo_body (the answer is the body as
+received), also_resumed (faults strike resumes too).
 """
 
 import argparse

@@ -21,7 +21,6 @@ from panal.node.engines.engine import Delta, EngineCall, Json
 from panal.node.engines.text_chunks import TextChunks
 from panal.protocol.messages import TokenUsage
 
-
 OpenMessage = Callable[[EngineCall, str], EngineRequest]
 
 

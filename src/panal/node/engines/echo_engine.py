@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from panal.node.engines.echo_answers import DIMENSIONS_DEFAULT, embedding, rende
 from panal.node.engines.echo_http import EchoConnection, Exchange, decoded
 from panal.node.engines.echo_stream import EchoAnswer, Knobs, prompt_bytes
 from panal.node.engines.engine import Json
+
+PREFIXES_MAX = 64
+"""So many prompts are remembered as read."""
 
 
 @dataclass(slots=True)
@@ -57,6 +61,8 @@ class EchoOptions:
     context_tokens: int = 0
     delay_first_s: float = 0.0
     delay_token_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    """0: prompts are read at once. Else so fast, but for what the last prompts and answers have in common."""
     dimensions: int = DIMENSIONS_DEFAULT
 
 
@@ -66,6 +72,7 @@ class EchoEngine:
     def __init__(self, options: EchoOptions) -> None:
         self._options = options
         self._slots = asyncio.Semaphore(options.slots)
+        self._read: deque[bytes] = deque(maxlen=PREFIXES_MAX)
         self.stats = EchoStats()
         self.frozen = False
         """While True the engine takes requests and says nothing, not even of its health."""
@@ -117,6 +124,10 @@ class EchoEngine:
         exchange.json({"count": len(ids), "max_model_len": self._options.context_tokens, "tokens": ids})
 
     def _embed(self, exchange: Exchange, body: Json) -> None:
+        knobs = Knobs.of(body, 0.0, 0.0)
+        if knobs.status:
+            exchange.json(refusal(knobs.status, "as asked"), knobs.status)
+            return
         if body.get("encoding_format", "float") != "float":
             exchange.json(refusal(400, "this engine only knows floats"), 400)
             return
@@ -171,11 +182,26 @@ class EchoEngine:
             exchange.json(refusal(400, message), 400)
             return
         room = limit - len(prompt) if limit else None
+        await self._read_prompt(prompt)
         answer = EchoAnswer(body, prompt, knobs, self._options.model, chat=chat, room_tokens=room)
         if body.get("stream"):
             await answer.stream(exchange)
         else:
             exchange.json(await answer.whole())
+
+    async def _read_prompt(self, prompt: bytes) -> None:
+        """Take the time that a real engine with a prefix cache takes."""
+        if not self._options.prefill_tokens_per_s:
+            return
+        known = max((_common_bytes(prompt, before) for before in self._read), default=0)
+        await asyncio.sleep((len(prompt) - known) / self._options.prefill_tokens_per_s)
+        self._read.append(prompt)
+
+
+def _common_bytes(first: bytes, second: bytes) -> int:
+    """Length of what both begin with."""
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
 def refusal(status: int, message: str) -> Json:
@@ -226,6 +252,7 @@ def main() -> None:
     parser.add_argument("--context-tokens", type=int, default=0)
     parser.add_argument("--delay-first-s", type=float, default=0.0)
     parser.add_argument("--delay-token-s", type=float, default=0.0)
+    parser.add_argument("--prefill-tokens-per-s", type=float, default=0.0)
     given = parser.parse_args()
     greeting = Greeting(api_key="")
     if given.supervised:
@@ -239,6 +266,7 @@ def main() -> None:
         context_tokens=given.context_tokens,
         delay_first_s=given.delay_first_s,
         delay_token_s=given.delay_token_s,
+        prefill_tokens_per_s=given.prefill_tokens_per_s,
     )
     asyncio.run(run(options, given.port, supervised=given.supervised))
 

@@ -50,7 +50,7 @@ class GatewaySettings(Masked):
     recovery_s_max: float = setting(10.0, "a broken answer waits for another replica", low=0, high=600)
     attempts_max: int = setting(3, "tries until an answer begins", low=1, high=10)
     resumes_max: int = setting(3, "times a begun answer goes on elsewhere", low=0, high=100)
-    kept_bytes_max: int = setting(256 * MIB, "kept of running answers", low=64 * 1024, high=1024 * 1024 * MIB)
+    kept_bytes_max: int = setting(256 * MIB, "kept of running answers", low=64 * 1024, high=256 * 1024 * MIB)
     hold_bytes_max: int = setting(MIB, "held back of an answer that could not go on", low=0, high=16 * MIB)
     comment_each_s: float = setting(10.0, "a silent stream gets a comment line after", low=0.1, high=300)
     body_bytes_max: int = setting(10 * MIB, "largest request body", low=1024, high=256 * MIB)

@@ -38,6 +38,7 @@ from panal.protocol.messages import (
     RunAttempt,
     TokenUsage,
 )
+from panal.scheduling.continuation import KeptMemory
 from panal.scheduling.replicas import ReplicaView
 
 LIMIT_S = 5.0
@@ -229,6 +230,7 @@ class Path:
         )
         self.fleet.on_change = self.bookings.wake
         self.books = Books()
+        self.memory = KeptMemory()
         self.dispatcher = Dispatcher(
             self.bus,
             self.bookings,
@@ -237,6 +239,7 @@ class Path:
             limits,
             self._allowed,
             lambda tenant: f"salt of {tenant}",
+            memory=self.memory,
         )
         self.hedges = HedgeBudget(saved=0.0)
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)

@@ -174,7 +174,7 @@ class Dispatcher:
             except BaseException:
                 self._hand_overs.give_back(prepared)
                 raise
-            goes_on_after = failure.code if need.twin is not None else ""
+            goes_on_after = failure.code if answer.so_far.begun else ""
             try:
                 choice = prepared or await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:
@@ -199,7 +199,7 @@ class Dispatcher:
                 raise error
             case TryAgain():
                 answer.start_over()
-                return need
+                return replace(need, twin=None)
             case GoOn():
                 return replace(need, twin=twin)
 

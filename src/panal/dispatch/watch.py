@@ -86,7 +86,7 @@ class Watch:
                 self._keep_alive(answer, now_s)
                 if now_s - (attempt.progress_s or attempt.opened_s) >= LOOK_EACH_S:
                     quiet.add(attempt.choice.replica.key)
-        for answer in self._dispatcher.waiting.values():
+        for answer in list(self._dispatcher.waiting.values()):
             if answer.attempt is None:
                 self._keep_alive(answer, now_s)
         self._dispatcher.probe(quiet)

@@ -270,3 +270,16 @@ async def test_the_seam_is_shown_to_those_who_ask(stream: bool) -> None:
                    for number, name in enumerate(nodes, start=1))  # fmt: skip
     plain, _ = await asked((route, body), Cut("crash", 2))
     assert "panal" not in plain.usages[0]
+
+
+async def test_an_answer_too_long_to_be_kept_is_served_and_its_cut_is_told() -> None:
+    """The memory of all answers together is a bound; what others keep counts too."""
+    route, body = chat("a🐝 cafe\u0301 " * 9)
+    for cuts, error in (((), ""), ((Cut("crash", 60),), "answer_cut")):
+        path = CutPath()
+        await path.start(3)
+        path.memory.used_bytes = path.memory.bytes_max - 1000
+        seen = await path.ask(route, body, *cuts)
+        assert seen.error == error
+        assert path.books.finished[0].lost
+        assert path.memory.used_bytes == path.memory.bytes_max - 1000

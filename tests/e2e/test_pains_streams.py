@@ -18,7 +18,7 @@ from tests.support.served import GONE_S_MAX, Served
 MIXED = "añ 日本語 😀 👩‍👩‍👧‍👦 e\u0301 שלום 🏔"
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
 RELAY_IDLE_S = 12.0
-"""A little more than the 10 s between two comments, which no setting shortens."""
+"""A little more than the 10 s between two comments, which this gateway leaves at the default."""
 
 
 @pytest.mark.parametrize("fault", ["stop_after", "close_after"])

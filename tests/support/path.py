@@ -21,8 +21,9 @@ from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.principals import Principal, Role
 from panal.core.requests import InferenceRequest, Route
 from panal.dispatch.bookings import Bookings
-from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
+from panal.dispatch.limits import Limits
 from panal.dispatch.outcome import Finished
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.protocol.messages import (
@@ -38,6 +39,7 @@ from panal.protocol.messages import (
     RunAttempt,
     TokenUsage,
 )
+from panal.scheduling.continuation import KeptMemory
 from panal.scheduling.replicas import ReplicaView
 
 LIMIT_S = 5.0
@@ -87,6 +89,7 @@ class ListSink:
         self.gone = False
         self.full = False
         self.started = False
+        self.resumes = 0
         self.data = b""
 
     def write(self, data: bytes) -> None:
@@ -132,8 +135,10 @@ class ScriptedNode:
         self.parts: list[BodyPart] = []
         self._sequence = 0
         self._numbers: dict[str, int] = {}
+        self._busy: set[str] = set()
 
     def on_run(self, attempt: RunAttempt) -> None:
+        self._busy.add(attempt.attempt)
         self.runs.put_nowait(attempt)
 
     def on_part(self, part: BodyPart) -> None:
@@ -143,6 +148,7 @@ class ScriptedNode:
         self.acknowledged.append(acknowledgement)
 
     def on_cancel(self, cancel: Cancel) -> None:
+        self._busy.discard(cancel.attempt)
         self.cancels.append(cancel)
 
     def on_present(self, present: Present) -> None:
@@ -168,6 +174,7 @@ class ScriptedNode:
             "resume": "token_ids",
             "routes": ["chat", "completions", "embeddings"],
             "slots": 4,
+            "running": len(self._busy),
         }
         self.bus.heartbeat(
             Heartbeat(
@@ -180,6 +187,8 @@ class ScriptedNode:
         )
 
     def send(self, attempt: RunAttempt, *events: Event, skip: int = 0) -> None:
+        if any(event.last for event in events):
+            self._busy.discard(attempt.attempt)
         number = self._numbers.get(attempt.attempt, 0) + skip
         self._numbers[attempt.attempt] = number + 1
         self.bus.send_frames(
@@ -226,6 +235,7 @@ class Path:
         )
         self.fleet.on_change = self.bookings.wake
         self.books = Books()
+        self.memory = KeptMemory()
         self.dispatcher = Dispatcher(
             self.bus,
             self.bookings,
@@ -234,6 +244,7 @@ class Path:
             limits,
             self._allowed,
             lambda tenant: f"salt of {tenant}",
+            memory=self.memory,
         )
         self.hedges = HedgeBudget(saved=0.0)
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)

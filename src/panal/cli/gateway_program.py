@@ -238,16 +238,7 @@ class GatewayProgram:
             *join_endpoints(enrolment, tls.authority),
             *admin_endpoints(Management(means), gateway, metrics),
         ]
-        inference = Inference(
-            gateway.dispatcher,
-            directory,
-            ids,
-            clock,
-            settings.gateway.total_s_max,
-            gateway.limiter,
-            gateway.names.model_of,
-            refused,
-        )
+        inference = _inference(gateway, ids, clock, settings, refused)
         app = App(inference, build(endpoints, directory, ids, refused), ids)
         listeners = listeners_of(app, sockets, settings, tls.context, door, ids)
         return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look), upkeep)
@@ -277,6 +268,21 @@ class GatewayProgram:
         await self._upkeep.close()
         await self.gateway.directory.note_use()
         await self._metrics.publish()
+
+
+def _inference(
+    gateway: Gateway, ids: IdSource, clock: SystemClock, settings: Settings, refused: RefusedCalls
+) -> Inference:
+    return Inference(
+        gateway.dispatcher,
+        gateway.directory,
+        ids,
+        clock,
+        settings.gateway.total_s_max,
+        gateway.limiter,
+        gateway.names.model_of,
+        refused,
+    )
 
 
 async def _first_keys(

@@ -12,9 +12,10 @@ from panal.core.clock import SystemClock
 from panal.core.requests import InferenceRequest
 from panal.core.settings import Settings
 from panal.dispatch.bookings import Bookings
-from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet
 from panal.dispatch.limiter import Limiter
+from panal.dispatch.limits import Limits
 from panal.dispatch.names import ServedNames
 from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.door import Door
@@ -25,6 +26,7 @@ from panal.gateway.request_spans import RequestSpans
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.salts import TenantSalts
 from panal.policy.residency import node_may_see
+from panal.scheduling.continuation import KeptMemory
 from panal.scheduling.replicas import ReplicaView
 from panal.store.usage_spool import UsageSpool
 from panal.telemetry.metrics import GatewayMetrics
@@ -44,13 +46,8 @@ def request_path(
     spans: RequestSpans | None = None,
 ) -> Gateway:
     """The path and what watches it."""
-    limits = Limits(
-        first_token_s_max=settings.gateway.first_token_s_max,
-        between_tokens_s_max=settings.gateway.between_tokens_s_max,
-        recovery_s_max=settings.gateway.recovery_s_max,
-        attempts_max=settings.gateway.attempts_max,
-        client_stall_s_max=settings.gateway.write_stall_s_max,
-    )
+    limits = limits_of(settings)
+    memory = KeptMemory(settings.gateway.kept_bytes_max)
     queued = _Number()
     hedges = HedgeBudget()
     fleet = Fleet(clock)
@@ -75,6 +72,7 @@ def request_path(
             tasks=lambda: len(asyncio.all_tasks()),
             nodes=lambda: node_states(fleet, clock.monotonic_seconds()),
             nodes_expected=lambda: nodes_expected(fleet),
+            kept_bytes=lambda: memory.used_bytes,
             leads=leads,
             spans=spans.counts if spans is not None else None,
             clock=clock,
@@ -82,7 +80,7 @@ def request_path(
     )
     salts = TenantSalts(pepper)
     limiter = Limiter(store, bus.gateway, clock)
-    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, allowed, salts.of, limiter, spans)
+    dispatcher = Dispatcher(bus, bookings, clock, observer, limits, allowed, salts.of, limiter, spans, memory)
     watch = Watch(dispatcher, fleet, clock, limits, hedges)
     return Gateway(
         bus,
@@ -97,6 +95,20 @@ def request_path(
         metrics_of[0],
         clock,
         asyncio.Event(),
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits of one request."""
+    return Limits(
+        first_token_s_max=settings.gateway.first_token_s_max,
+        between_tokens_s_max=settings.gateway.between_tokens_s_max,
+        recovery_s_max=settings.gateway.recovery_s_max,
+        attempts_max=settings.gateway.attempts_max,
+        resumes_max=settings.gateway.resumes_max,
+        client_stall_s_max=settings.gateway.write_stall_s_max,
+        comment_each_s=settings.gateway.comment_each_s,
+        hold_bytes_max=settings.gateway.hold_bytes_max,
     )
 
 

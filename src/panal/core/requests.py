@@ -59,6 +59,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens_estimate: int
     max_tokens: int | None = None
     resumable: bool = True
+    tools: bool = False
+    """Whether the answer may call tools, whose calls only the engine's own chat route reads."""
     show_nodes: bool = False
     """Whether the stream carries comments that name the node which speaks."""
     serves: str = ""

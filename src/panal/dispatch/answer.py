@@ -23,7 +23,7 @@ from panal.core.requests import InferenceRequest, Usage
 from panal.dispatch.outcome import AttemptLog, attempt_outcome_of
 from panal.dispatch.sink import Sink
 from panal.protocol.messages import Event, Frame, TokenUsage, WireError
-from panal.scheduling.continuation import AnswerSoFar
+from panal.scheduling.continuation import AnswerSoFar, KeptMemory
 from panal.scheduling.routing import Choice
 
 ACKNOWLEDGE_EACH_BYTES = 64 * 1024
@@ -38,6 +38,9 @@ class Attempt:
         "acknowledged",
         "choice",
         "data_bytes",
+        "ended",
+        "failure",
+        "leaving",
         "log",
         "name",
         "next_number",
@@ -55,6 +58,11 @@ class Attempt:
         self.opened_s = now_s
         self.progress_s: float | None = None
         """When the last event arrived; None before the first."""
+        self.leaving = False
+        """The node said that it leaves; it may still speak for a moment."""
+        self.ended = False
+        self.failure: PanalError | None = None
+        """Why it ended; None of an attempt that ended is a complete answer."""
 
 
 class Answer:
@@ -67,18 +75,19 @@ class Answer:
         clock: Clock,
         acknowledge: Callable[[Attempt], None],
         observe_gap: Callable[[float, int], None],
+        memory: KeptMemory,
     ) -> None:
         self.request = request
         self.sink = sink
-        self.so_far = AnswerSoFar()
+        self.so_far = AnswerSoFar(memory)
         self.attempt: Attempt | None = None
         self.logs: list[AttemptLog] = []
-        self.dropped = 0
         self.usage: TokenUsage | None = None
         """The engine's count of the whole answer; None until it is complete."""
         self.tail = b""
         """The last bytes of the answer: held until the usage record is written."""
         self.first_data_s: float | None = None
+        self.opened_s = clock.monotonic_seconds()
         self.written_s: float | None = None
         self.full_since_s: float | None = None
         self._whole: list[bytes] = []
@@ -86,7 +95,7 @@ class Answer:
         self._clock = clock
         self._acknowledge = acknowledge
         self._observe_gap = observe_gap
-        self._ended: asyncio.Future[PanalError | None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._interrupted: PanalError | None = None
         self._break_wait: Callable[[PanalError], None] = _no_wait
 
@@ -97,15 +106,26 @@ class Answer:
         self.attempt = attempt
         self.logs.append(attempt.log)
 
-    async def ending(self) -> PanalError | None:
-        """Wait until the current attempt finished (None) or failed, or the client left."""
-        if self._interrupted is not None:
-            return self._interrupted
-        self._ended = asyncio.get_running_loop().create_future()
-        try:
-            return await self._ended
-        finally:
-            self._ended = None
+    async def ending(self, attempt: Attempt, *, or_leaving: bool = False) -> PanalError | None:
+        """Wait until the attempt finished (None) or failed, or the client left.
+
+        With ``or_leaving`` also until its node says that it leaves: then the attempt is not over yet.
+        """
+        while not attempt.ended:
+            if self._interrupted is not None:
+                return self._interrupted
+            if or_leaving and attempt.leaving:
+                return LEAVES
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return attempt.failure
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def close(self, attempt: Attempt, failure: PanalError | None) -> None:
         """Fence the attempt: what still comes of it is dropped."""
@@ -117,18 +137,23 @@ class Answer:
     def start_over(self) -> None:
         """Nobody has seen what was made so far: drop it."""
         self.so_far.forget()
-        self.dropped = len(self.logs)
+        for log in self.logs:
+            log.useful = False
 
     def end(self, failure: PanalError | None) -> None:
         """The current attempt is over; the first word counts."""
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(failure)
+        attempt = self.attempt
+        if attempt is not None and not attempt.ended:
+            attempt.ended = True
+            attempt.failure = failure
+            self._wake()
 
     def interrupt(self, error: PanalError) -> None:
         """Something outside the attempt ends the request: the client left, or its time is up."""
         if self._interrupted is None:
             self._interrupted = error
             self.end(error)
+            self._wake()
             self._break_wait(error)
 
     @property
@@ -166,14 +191,13 @@ class Answer:
             return
         if frame.number != attempt.next_number:
             self.end(FrameGap(f"Frame {attempt.next_number} of the attempt is missing."))
-            self.attempt = None
             return
         attempt.next_number += 1
         now_s = self._clock.monotonic_seconds()
         for event in frame.events:
-            self._take(attempt, event, now_s)
-            if event.last or event.leaving:
+            if attempt.ended:
                 return
+            self._take(attempt, event, now_s)
 
     def on_gone(self) -> None:
         """The client left."""
@@ -201,7 +225,8 @@ class Answer:
         elif event.finish is not None:
             self.end(None)
         elif event.leaving:
-            self.end(NodeLeaving("The node gives the machine back to its owner."))
+            attempt.leaving = True
+            self._wake()
         else:
             self._account(attempt)
 
@@ -259,6 +284,9 @@ class Answer:
         if attempt.data_bytes - attempt.acknowledged >= ACKNOWLEDGE_EACH_BYTES:
             attempt.acknowledged = attempt.data_bytes
             self._acknowledge(attempt)
+
+
+LEAVES = NodeLeaving("The node gives the machine back to its owner.")
 
 
 def _no_wait(error: PanalError) -> None:

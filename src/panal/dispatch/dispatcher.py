@@ -6,7 +6,7 @@ step    = what next         -> scheduling/continuation.py
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
 from panal.core.errors import (
-    AttemptTimeout,
     BusError,
     CapacityError,
-    EngineFailed,
     FrameGap,
     NodeAbsent,
     NodeLost,
@@ -26,47 +24,23 @@ from panal.core.errors import (
 )
 from panal.core.ids import NodeKey, ReplicaId, TenantId
 from panal.core.requests import InferenceRequest
-from panal.dispatch.answer import Answer, Attempt
+from panal.dispatch.answer import LEAVES, Answer, Attempt
 from panal.dispatch.bookings import Bookings
+from panal.dispatch.hand_over import HandOvers, name_of
 from panal.dispatch.limiter import Limiter
-from panal.dispatch.outcome import AttemptLog, Finished, outcome_of
+from panal.dispatch.limits import Limits
+from panal.dispatch.outcome import AttemptLog, Finished, distrusts, outcome_of, resumes_of
 from panal.dispatch.presence import Presence
+from panal.dispatch.run_message import run_message
 from panal.dispatch.sink import Sink
 from panal.policy.access import authorise
-from panal.protocol.messages import (
-    MESSAGE_BYTES_MAX,
-    Acknowledge,
-    BodyPart,
-    Cancel,
-    Frame,
-    RunAttempt,
-)
-from panal.scheduling.continuation import ATTEMPTS_MAX, GiveUp, GoOn, TryAgain, next_step, told
+from panal.protocol.messages import Acknowledge, Cancel, Frame, Seam
+from panal.scheduling.continuation import GiveUp, GoOn, KeptMemory, TryAgain, next_step, told
 from panal.scheduling.replicas import INHIBITED_S, Need, ReplicaView
 from panal.scheduling.routing import Choice
 
-BODY_PART_BYTES = MESSAGE_BYTES_MAX - 32 * 1024
-DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
-"""Failures that say something of the replica; the caller's mistakes, refusals and departures do not (P25)."""
-
-PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
-"""The limit of a try that is moved only because it is slower than predicted."""
-
 OUTPUT_TOKENS_DEFAULT = 200
 """Expected answer length where the request names no limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Time limits of a request, in seconds."""
-
-    first_token_s_max: float = 60.0
-    between_tokens_s_max: float = 30.0
-    recovery_s_max: float = 10.0
-    """How long a broken answer waits for a replica that can take it over."""
-    attempts_max: int = ATTEMPTS_MAX
-    client_stall_s_max: float = 30.0
-    """A client that reads nothing of its answer for so long is taken for gone."""
 
 
 class Observer(Protocol):
@@ -101,10 +75,12 @@ class Dispatcher:
         cache_salt: Callable[[TenantId], str],
         limiter: Limiter | None = None,
         traces: Traces | None = None,
+        memory: KeptMemory | None = None,
     ) -> None:
         """``cache_salt``: a secret word of each tenant, so that no prefix cache is shared between tenants.
 
         ``limiter`` None: nobody is limited. ``traces`` None: nodes get the client's traceparent.
+        ``memory``: what all running answers may keep together.
         """
         self._bus = bus
         self._bookings = bookings
@@ -118,6 +94,10 @@ class Dispatcher:
         self._traces = traces
         self.running: dict[str, Answer] = {}
         """Answers by the name of their current attempt."""
+        self.waiting: dict[str, Answer] = {}
+        """Answers that wait for a replica, by request id."""
+        self._hand_overs = HandOvers(bookings, clock, limits, self._book, self._run, self._cancel)
+        self._memory = memory if memory is not None else KeptMemory()
 
     async def answer(self, request: InferenceRequest, sink: Sink) -> bytes:
         """Answer a request: streamed data goes to ``sink`` as it comes, the last bytes are returned.
@@ -127,7 +107,7 @@ class Dispatcher:
         """
         begun_s = self._clock.monotonic_seconds()
         observe_gap = self._observer.started(request)
-        answer = Answer(request, sink, self._clock, self._acknowledge, observe_gap)
+        answer = Answer(request, sink, self._clock, self._acknowledge, observe_gap, self._memory)
         sink.on_gone = answer.on_gone
         sink.on_drained = answer.on_drained
         queued_s, error, reservation = 0.0, None, None
@@ -145,6 +125,8 @@ class Dispatcher:
             raise
         finally:
             sink.on_gone = sink.on_drained = None
+            answer.so_far.release()
+            sink.resumes = resumes_of(answer.logs)
             finished = self._finished(answer, error, begun_s, queued_s)
             if self._limiter is not None and reservation is not None:
                 self._limiter.settle(reservation, finished)
@@ -157,6 +139,8 @@ class Dispatcher:
             answer = self.running.get(frame.attempt)
             if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
                 answer.on_frame(frame)
+            elif answer is None:
+                self._hand_overs.on_frame(key, frame)
 
     def on_absent(self, key: NodeKey, *, steady: bool) -> None:
         """The bus says that nobody hears this node: its attempts go elsewhere, without waiting for silence.
@@ -174,6 +158,7 @@ class Dispatcher:
                 answer.end(NodeAbsent(f"The node {name} is not on the bus."))
             elif steady and self.could_move(answer, attempt):
                 answer.end(NodeLost(f"The node {name} is not on the bus any more."))
+        self._hand_overs.on_absent(key)
 
     def probe(self, keys: Iterable[NodeKey]) -> None:
         """Ask the bus for nodes that should have said something."""
@@ -182,7 +167,9 @@ class Dispatcher:
 
     def tell_presence(self) -> None:
         """Nodes hear each second that this gateway lives. Call it often."""
-        self._presence.tell(answer.attempt for answer in self.running.values() if answer.attempt is not None)
+        running = [answer.attempt for answer in self.running.values() if answer.attempt is not None]
+        followed = [(attempt.name, attempt.choice) for attempt in running]
+        self._presence.tell([*followed, *self._hand_overs.warming()])
 
     def could_move(self, answer: Answer, attempt: Attempt) -> bool:
         """Whether another replica would take the request over this instant."""
@@ -195,118 +182,126 @@ class Dispatcher:
         queued_from_s = self._clock.monotonic_seconds()
         choice = await self._book(answer, need)
         queued_s = self._clock.monotonic_seconds() - queued_from_s
-        while (failure := await self._attempt(answer, choice)) is not None:
-            if answer.interruption is not None:
-                raise answer.interruption
-            excluded = need.excluded | _excluded(failure, choice)
-            twin = choice.replica.twin if choice.replica.resume != "none" else ""
-            step = next_step(
-                answer.so_far,
-                failure,
-                resumable=answer.request.resumable,
-                twin=twin,
-                attempts_max=self._limits.attempts_max,
-            )
-            match step:
-                case GiveUp(error):
-                    raise error
-                case TryAgain():
-                    answer.start_over()
-                    need = replace(need, excluded=excluded)
-                case GoOn():
-                    need = replace(need, excluded=excluded, twin=twin)
+        goes_on_after = ""
+        while True:
+            failure, prepared = await self._attempt(answer, choice, need, goes_on_after)
+            if failure is None:
+                return queued_s
             try:
-                choice = await self._book(answer, need, patience_s=self._limits.recovery_s_max)
+                need = self._next_need(answer, choice, need, failure)
+            except BaseException:
+                self._hand_overs.give_back(prepared)
+                raise
+            goes_on_after = failure.code if answer.so_far.begun else ""
+            try:
+                choice = prepared or await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:
                 raise told(answer.so_far, failure) from nowhere
-        return queued_s
+
+    def _next_need(self, answer: Answer, choice: Choice, need: Need, failure: PanalError) -> Need:
+        """What the next attempt needs of a replica. Raises where there shall be none."""
+        if answer.interruption is not None:
+            raise answer.interruption
+        twin = self._twin(answer, choice)
+        need = replace(need, excluded=need.excluded | _excluded(failure, choice))
+        step = next_step(
+            answer.so_far,
+            failure,
+            resumable=answer.request.resumable,
+            twin=twin,
+            budgets=self._limits.budgets,
+        )
+        match step:
+            case GiveUp(error):
+                raise error
+            case TryAgain():
+                answer.start_over()
+                return replace(need, twin=None)
+            case GoOn():
+                return replace(need, twin=twin)
+
+    def _twin(self, answer: Answer, choice: Choice) -> str:
+        """The mark of those that could continue what this replica says; empty where nobody could."""
+        return choice.replica.twin if choice.replica.can_continue(tools=answer.request.tools) else ""
 
     async def _book(self, answer: Answer, need: Need, patience_s: float = 0.0) -> Choice:
         request = answer.request
-        return await self._bookings.book(
-            need,
-            request.principal.tenant_id,
-            request.deadline_monotonic_s,
-            answer.while_waiting,
-            patience_s=patience_s,
-        )
-
-    async def _attempt(self, answer: Answer, choice: Choice) -> PanalError | None:
-        """One attempt, from booking to release. None means the answer is complete."""
-        name = f"{answer.request.request_id}.{len(answer.logs) + 1}"
-        replica = choice.replica
-        now_s = self._clock.monotonic_seconds()
-        log = AttemptLog(len(answer.logs) + 1, replica.node_id, replica.node_name, opened_monotonic_s=now_s)
-        attempt = Attempt(name, choice, log, now_s)
-        answer.open(attempt)
-        self.running[name] = answer
-        failure: PanalError | None = PanalError("The gateway stopped.")
         try:
-            self._run(answer, attempt)
-            self._presence.opened(attempt)
-            failure = await answer.ending()
+            return await self._bookings.book(
+                need,
+                request.principal.tenant_id,
+                request.deadline_monotonic_s,
+                partial(self._waits, answer),
+                patience_s=patience_s,
+            )
+        finally:
+            self.waiting.pop(request.request_id, None)
+
+    def _waits(self, answer: Answer, break_wait: Callable[[PanalError], None]) -> None:
+        self.waiting[answer.request.request_id] = answer
+        answer.while_waiting(break_wait)
+
+    async def _attempt(
+        self, answer: Answer, choice: Choice, need: Need, goes_on_after: str
+    ) -> tuple[PanalError | None, Choice | None]:
+        """One attempt, from booking to release: its failure, None where the answer is complete.
+
+        After a hand-over the replica that is to go on is booked already, and comes with it.
+        """
+        now_s = self._clock.monotonic_seconds()
+        log = AttemptLog(len(answer.logs) + 1, choice.replica.node_id, choice.replica.node_name)
+        log.opened_monotonic_s, log.goes_on_after = now_s, goes_on_after
+        attempt = Attempt(name_of(answer), choice, log, now_s)
+        answer.open(attempt)
+        self.running[attempt.name] = answer
+        failure: PanalError | None = PanalError("The gateway stopped.")
+        prepared: Choice | None = None
+        try:
+            self._run(answer, attempt.name, choice)
+            failure = await answer.ending(attempt, or_leaving=True)
+            if failure is LEAVES:
+                twin = self._twin(answer, choice)
+                failure, prepared = await self._hand_overs.hand_over(answer, attempt, need, twin)
         except BusError as error:
             failure = FrameGap(error.message)
         finally:
-            del self.running[name]
+            del self.running[attempt.name]
             if failure is not None:
-                self._cancel(attempt, failure)
+                self._cancel(attempt.name, choice, log, failure)
             answer.close(attempt, failure)
             self._bookings.release(choice)
-        if _distrusts(failure):
+        if distrusts(failure):
             choice.own.inhibited_until_s = self._clock.monotonic_seconds() + INHIBITED_S
-        if isinstance(failure, NodeRefused):
-            answer.so_far.refusals += 1
-        else:
-            answer.so_far.attempts += 1
-        return failure
+        _count(answer, failure)
+        return failure, prepared
 
-    def _run(self, answer: Answer, attempt: Attempt) -> None:
-        request, replica = answer.request, attempt.choice.replica
-        body, traces = request.body, self._traces
-        pieces = [body[at : at + BODY_PART_BYTES] for at in range(0, len(body), BODY_PART_BYTES)] or [b""]
-        self._bus.run(
-            replica.key,
-            RunAttempt(
-                attempt=attempt.name,
-                gateway=self._bus.gateway,
-                instance=replica.instance,
-                replica=replica.reported_id,
-                response_id=request.response_id,
-                created_utc_s=request.created_utc_s,
-                route=request.route,
-                model=request.model,
-                stream=request.stream,
-                include_usage=request.include_usage,
-                tenant=request.principal.tenant_id,
-                project=request.principal.project_id,
-                principal=request.principal.principal_id,
-                data_class=int(request.data_class),
-                residency=sorted(request.residency),
-                deadline_s=request.deadline_monotonic_s - self._clock.monotonic_seconds(),
-                first_token_s_max=self._limits.first_token_s_max,
-                between_tokens_s_max=self._limits.between_tokens_s_max,
-                traceparent=request.traceparent
-                if traces is None
-                else traces.traceparent(request, attempt.name),
-                cache_salt=self._cache_salt(request.principal.tenant_id),
-                parts=len(pieces),
-                body=pieces[0],
-                emitted=answer.so_far.emitted(),
-                hold=not request.resumable and replica.node_class.owned,
-            ),
-            [
-                BodyPart(attempt=attempt.name, number=number, body=piece)
-                for number, piece in enumerate(pieces[1:], start=2)
-            ],
+    def _run(self, answer: Answer, name: str, choice: Choice) -> None:
+        request = answer.request
+        seam = None
+        if request.show_nodes:
+            useful = [log for log in answer.logs if log.useful]
+            seam = Seam(resumes=resumes_of(useful), nodes=[log.node_name for log in useful])
+        run, parts = run_message(
+            request,
+            choice.replica,
+            name,
+            self._bus.gateway,
+            self._limits,
+            deadline_s=request.deadline_monotonic_s - self._clock.monotonic_seconds(),
+            cache_salt=self._cache_salt(request.principal.tenant_id),
+            traceparent=self._traces.traceparent(request, name) if self._traces else request.traceparent,
+            emitted=answer.so_far.emitted(),
+            seam=seam,
         )
+        self._bus.run(choice.replica.key, run, parts)
+        self._presence.opened(choice)
 
-    def _cancel(self, attempt: Attempt, failure: PanalError) -> None:
+    def _cancel(self, name: str, choice: Choice, log: AttemptLog, failure: PanalError) -> None:
         try:
-            self._bus.cancel(attempt.choice.replica.key, Cancel(attempt=attempt.name, reason=failure.code))
+            self._bus.cancel(choice.replica.key, Cancel(attempt=name, reason=failure.code))
         except BusError:
             # The agent stops by itself when its gateway is not heard of any more.
-            attempt.log.cause = "bus_unavailable"
+            log.cause = "bus_unavailable"
 
     def _acknowledge(self, attempt: Attempt) -> None:
         try:
@@ -327,6 +322,7 @@ class Dispatcher:
             output_tokens=min(request.max_tokens or OUTPUT_TOKENS_DEFAULT, OUTPUT_TOKENS_DEFAULT),
             allowed=lambda replica: self._allowed(request, replica),
             resumable=request.resumable,
+            tools=request.tools,
             called=request.model,
         )
 
@@ -340,7 +336,7 @@ class Dispatcher:
             error=error,
             shown=answer.shown_usage(),
             attempts=answer.logs,
-            dropped=answer.dropped,
+            lost=answer.so_far.lost,
             queued_s=queued_s,
             first_token_s=first_s - begun_s if first_s is not None else None,
             total_s=self._clock.monotonic_seconds() - begun_s,
@@ -350,12 +346,17 @@ class Dispatcher:
 def _excluded(failure: PanalError, choice: Choice) -> frozenset[ReplicaId]:
     """A replica that failed is not tried again; but what the bus lost says nothing of the replica, and an
     absent node may only be changing its connection."""
-    return (
-        frozenset() if isinstance(failure, FrameGap | NodeAbsent) else frozenset({choice.replica.replica_id})
-    )
+    excused = isinstance(failure, FrameGap | NodeAbsent)
+    return frozenset() if excused else frozenset({choice.replica.replica_id})
 
 
-def _distrusts(failure: PanalError | None) -> bool:
-    """Whether the replica is to be tried last for a moment; being slower than predicted is no fault."""
-    slow = isinstance(failure, AttemptTimeout) and failure.limit == PREDICTED_FIRST_TOKEN
-    return isinstance(failure, DISTRUSTED) and not slow
+def _count(answer: Answer, failure: PanalError | None) -> None:
+    """Spend the budgets: see scheduling/continuation.py."""
+    if failure is None:
+        return
+    if isinstance(failure, NodeRefused):
+        answer.so_far.refusals += 1
+    elif answer.so_far.begun:
+        answer.so_far.breaks += 1
+    else:
+        answer.so_far.tries += 1

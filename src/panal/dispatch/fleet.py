@@ -242,6 +242,7 @@ def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: b
         pending_prefill_tokens=report.pending_prefill_tokens,
         prefill_tokens_per_s=report.prefill_tokens_per_s,
         decode_s_per_token=report.decode_s_per_token,
+        continues_messages=report.continues_messages,
     )
 
 

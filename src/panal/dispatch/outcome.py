@@ -1,5 +1,6 @@
 """What came of a request: everything that metering, logs and metrics want to know, once per request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -8,6 +9,7 @@ from panal.core.errors import (
     AttemptTimeout,
     ClientGone,
     DeadlineExceeded,
+    EngineFailed,
     FrameGap,
     NodeLeaving,
     NodeLost,
@@ -18,10 +20,21 @@ from panal.core.ids import NodeId
 from panal.core.requests import InferenceRequest, Usage
 from panal.ledger.values import AttemptMade, AttemptOutcome, Outcome
 
+DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
+"""Failures that say something of the replica; the caller's mistakes, refusals and departures do not (P25)."""
+
+PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
+"""The limit of a try that is moved only because it is slower than predicted."""
+
 
 @dataclass(slots=True)
 class AttemptLog:
-    """One attempt as the gateway saw it. ``tokens`` is what it added to the answer."""
+    """One attempt as the gateway saw it.
+
+    ``tokens`` is what it made, ``useful`` whether that is part of the answer: not so where the answer was
+    started over, or where a node only warmed up (``warm_up``). ``goes_on_after`` is the cause that ended
+    the attempt whose answer this one continues; empty where it begins one.
+    """
 
     number: int
     node_id: NodeId
@@ -32,8 +45,11 @@ class AttemptLog:
     outcome: AttemptOutcome = AttemptOutcome.COMPLETE
     cause: str = ""
     opened_monotonic_s: float = 0.0
+    useful: bool = True
+    warm_up: bool = False
+    goes_on_after: str = ""
 
-    def made(self, *, delivered: bool) -> AttemptMade:
+    def made(self) -> AttemptMade:
         """The ledger's form of it. What was dropped before the client saw it is not delivered."""
         return AttemptMade(
             number=self.number,
@@ -41,7 +57,7 @@ class AttemptLog:
             outcome=self.outcome,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.tokens,
-            delivered_tokens=self.tokens if delivered else 0,
+            delivered_tokens=self.tokens if self.useful else 0,
             duration_us=round(self.duration_s * 1_000_000),
         )
 
@@ -54,16 +70,26 @@ class Finished(msgspec.Struct):
     error: PanalError | None
     shown: Usage
     attempts: list[AttemptLog] = []
-    dropped: int = 0
-    """How many of the first attempts were started over, so that nothing of them was delivered."""
+    lost: bool = False
+    """Whether the answer became too long to be kept, so that it could not have been continued."""
     queued_s: float = 0.0
     first_token_s: float | None = None
     total_s: float = 0.0
 
     @property
+    def resumes(self) -> int:
+        """How often the answer went on elsewhere."""
+        return resumes_of(self.attempts)
+
+    @property
     def code(self) -> str:
         """``ok`` or the error's stable code, for metrics and logs."""
         return "ok" if self.error is None else self.error.code
+
+
+def resumes_of(attempts: Sequence[AttemptLog]) -> int:
+    """How often an answer went on elsewhere, as far as its client's text shows it."""
+    return sum(1 for attempt in attempts if attempt.goes_on_after and attempt.useful)
 
 
 def outcome_of(error: PanalError | None, *, sent: bool) -> Outcome:
@@ -94,3 +120,9 @@ def attempt_outcome_of(failure: PanalError | None) -> AttemptOutcome:
             return AttemptOutcome.CANCELLED
         case _:
             return AttemptOutcome.FAILED
+
+
+def distrusts(failure: PanalError | None) -> bool:
+    """Whether the replica is to be tried last for a moment; being slower than predicted is no fault."""
+    slow = isinstance(failure, AttemptTimeout) and failure.limit == PREDICTED_FIRST_TOKEN
+    return isinstance(failure, DISTRUSTED) and not slow

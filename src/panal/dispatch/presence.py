@@ -6,8 +6,8 @@ from panal.bus.seam import GatewayBus
 from panal.core.clock import Clock
 from panal.core.errors import BusError
 from panal.core.ids import NodeKey
-from panal.dispatch.answer import Attempt
 from panal.protocol.messages import Present
+from panal.scheduling.routing import Choice
 
 TOLD_EACH_S = 1.0
 NAMED_MAX = 4096
@@ -25,23 +25,23 @@ class Presence:
         self._told_s: dict[Instance, float] = {}
         self._round_s = float("-inf")
 
-    def opened(self, attempt: Attempt) -> None:
+    def opened(self, choice: Choice) -> None:
         """A node that has not heard of us lately must know from the first attempt on whom to listen for."""
-        where = _where(attempt)
+        where = _where(choice)
         now_s = self._clock.monotonic_seconds()
         if now_s - self._told_s.get(where, float("-inf")) > TOLD_EACH_S:
             self._tell(where, [], partial=True)
             self._told_s[where] = now_s
 
-    def tell(self, attempts: Iterable[Attempt]) -> None:
-        """Called often; each second every node hears of its own attempts."""
+    def tell(self, attempts: Iterable[tuple[str, Choice]]) -> None:
+        """Called often; each second every node hears the names of its own attempts."""
         now_s = self._clock.monotonic_seconds()
         if now_s - self._round_s < TOLD_EACH_S:
             return
         self._round_s = now_s
         named: dict[Instance, list[str]] = {}
-        for attempt in attempts:
-            named.setdefault(_where(attempt), []).append(attempt.name)
+        for name, choice in attempts:
+            named.setdefault(_where(choice), []).append(name)
         for where, names in named.items():
             many = len(names) > NAMED_MAX
             self._tell(where, [] if many else names, partial=many)
@@ -58,6 +58,5 @@ class Presence:
             return  # said again in a second; nodes excuse a bus that is away
 
 
-def _where(attempt: Attempt) -> Instance:
-    replica = attempt.choice.replica
-    return replica.key, replica.instance
+def _where(choice: Choice) -> Instance:
+    return choice.replica.key, choice.replica.instance

@@ -14,6 +14,8 @@ class Sink(Protocol):
     """Called once when the client has left."""
     on_drained: Callable[[], None] | None
     """Called when a full buffer towards the client has been read."""
+    resumes: int
+    """Set at the end: how often the answer went on elsewhere."""
 
     @property
     def gone(self) -> bool:

@@ -19,8 +19,10 @@ from panal.core.errors import (
 )
 from panal.core.ids import NodeKey
 from panal.dispatch.answer import Answer, Attempt
-from panal.dispatch.dispatcher import PREDICTED_FIRST_TOKEN, Dispatcher, Limits
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet
+from panal.dispatch.limits import Limits
+from panal.dispatch.outcome import PREDICTED_FIRST_TOKEN
 
 LOOK_EACH_S = 0.25
 SILENCE_S_MIN = 2.0
@@ -29,7 +31,6 @@ SILENCE_TOKENS = 8
 HEDGE_FACTOR = 3.0
 HEDGE_SHARE = 0.05
 HEDGES_SAVED_MAX = 5.0
-KEEP_ALIVE_EACH_S = 10.0
 AGENT_MARGIN_S = 1.0
 """The agent keeps the token limits itself; the gateway steps in this much later."""
 
@@ -92,9 +93,12 @@ class Watch:
                 if failure is not None:
                     answer.end(failure)
                     continue
-                self._keep_alive(answer, attempt, now_s)
+                self._keep_alive(answer, now_s)
                 if now_s - (attempt.progress_s or attempt.opened_s) >= LOOK_EACH_S:
                     quiet.add(attempt.choice.replica.key)
+        for answer in list(self._dispatcher.waiting.values()):
+            if answer.attempt is None:
+                self._keep_alive(answer, now_s)
         self._dispatcher.probe(quiet)
 
     def _failure(self, answer: Answer, attempt: Attempt, now_s: float) -> PanalError | None:
@@ -106,7 +110,7 @@ class Watch:
         silent_s = now_s - max(attempt.progress_s, self._drained_s(answer, now_s))
         pace_s = attempt.choice.replica.decode_s_per_token
         if silent_s > max(SILENCE_S_MIN, SILENCE_TOKENS * pace_s):
-            gone = self._gone(attempt)
+            gone = self._gone(attempt, attempt.progress_s)
             if gone is not None:
                 return gone
         limit_s = self._limits.between_tokens_s_max
@@ -116,7 +120,7 @@ class Watch:
 
     def _failure_before_first(self, answer: Answer, attempt: Attempt, waited_s: float) -> PanalError | None:
         if waited_s > SILENCE_S_MIN:
-            gone = self._gone(attempt)
+            gone = self._gone(attempt, attempt.opened_s)
             if gone is not None:
                 return gone
         limit_s = self._limits.first_token_s_max
@@ -128,8 +132,8 @@ class Watch:
             return AttemptTimeout(PREDICTED_FIRST_TOKEN, hedge_after_s)
         return None
 
-    def _gone(self, attempt: Attempt) -> PanalError | None:
-        """Whether node or engine are known not to work."""
+    def _gone(self, attempt: Attempt, last_s: float) -> PanalError | None:
+        """Whether node or engine are known not to work on it; ``last_s``: when it was last heard of."""
         if self._fleet.sight.excuses:
             return None
         replica = attempt.choice.replica
@@ -140,6 +144,9 @@ class Watch:
             return NodeLost(f"The node {replica.node_name} no longer serves this model.")
         if not view.healthy:
             return EngineFailed(f"The engine on {replica.node_name} does not answer.")
+        if view.reported_s > last_s and not view.running and not view.waiting:
+            # Its last frame was lost on the way: no later one will ever show the gap.
+            return NodeLost(f"The node {replica.node_name} has no such answer any more.")
         return None
 
     def _restarted(self, attempt: Attempt) -> bool:
@@ -152,11 +159,12 @@ class Watch:
         """While the client's buffer is full, the node has no reason to send."""
         return now_s if answer.full_since_s is not None else 0.0
 
-    def _keep_alive(self, answer: Answer, attempt: Attempt, now_s: float) -> None:
+    def _keep_alive(self, answer: Answer, now_s: float) -> None:
+        """Fill a silence, also one in the queue: the first comment begins the response with its 200."""
         if not answer.request.stream or answer.sink.full:
             return
-        last_s = answer.written_s if answer.written_s is not None else attempt.opened_s
-        if now_s - last_s >= KEEP_ALIVE_EACH_S:
+        last_s = answer.written_s if answer.written_s is not None else answer.opened_s
+        if now_s - last_s >= self._limits.comment_each_s:
             answer.written_s = now_s
             answer.sink.keep_alive()
 

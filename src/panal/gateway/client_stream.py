@@ -9,6 +9,9 @@ from panal.gateway.http_protocol import PanalHttpProtocol
 COMMENT = b": waiting\n"
 """One line and no blank one, so that no client dispatches an empty event for it (P03)."""
 
+RESUMES_HEADER = "x-panal-resumes"
+"""How often the answer went on elsewhere: a header of a whole answer, a trailer of a stream."""
+
 STREAM_HEAD = (
     "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\nx-accel-buffering: no\r\n"
 )
@@ -18,7 +21,7 @@ CHUNKED_HEAD = STREAM_HEAD + "transfer-encoding: chunked\r\n"
 class ClientStream:
     """Implements dispatch.sink.Sink over one request of a PanalHttpProtocol."""
 
-    __slots__ = ("_chunked", "_cycle", "_http", "_request_id", "head_lines", "started")
+    __slots__ = ("_chunked", "_cycle", "_http", "_request_id", "head_lines", "resumes", "started", "trailers")
 
     def __init__(self, http: PanalHttpProtocol, cycle: RequestResponseCycle, request_id: str) -> None:
         self._http = http
@@ -26,6 +29,9 @@ class ClientStream:
         self._chunked = cycle.scope["http_version"] == "1.1"
         self._request_id = request_id
         self.started = False
+        self.resumes = 0
+        self.trailers = False
+        """Whether the client takes trailers after a chunked body (TE: trailers)."""
         self.head_lines: Callable[[], list[tuple[str, str]]] | None = None
         """What stands in the head beside the rest: asked for when the head is written."""
 
@@ -74,7 +80,9 @@ class ClientStream:
         if not self.started or self.gone:
             return
         if self._chunked:
-            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            trailer = f"{RESUMES_HEADER}: {self.resumes}\r\n".encode() if self.trailers else b""
+            end = b"0\r\n%b\r\n" % trailer
+            data = b"%x\r\n%b\r\n%b" % (len(data), data, end) if data else end
         await self._end(data)
 
     async def whole(self, body: bytes) -> None:
@@ -82,7 +90,10 @@ class ClientStream:
         if self.gone:
             return
         self._note_head(chunked=False)
-        head = self._head(f"content-type: application/json\r\ncontent-length: {len(body)}\r\n")
+        lines = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        if self.resumes:
+            lines += f"{RESUMES_HEADER}: {self.resumes}\r\n"
+        head = self._head(lines)
         await self._end(head + body)
 
     async def _end(self, data: bytes) -> None:

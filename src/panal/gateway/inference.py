@@ -63,7 +63,7 @@ class Inference:
         self._clock = clock
         self._total_s_max = total_s_max
         self._limiter = limiter
-        self._model_of = model_of or _own_name
+        self._model_of = model_of
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,6 +84,7 @@ class Inference:
                 route, body, caller, self._ids, self._clock, self._total_s_max, self._model_of
             )
             client = ClientStream(http, cycle, request.request_id)
+            client.trailers = b"trailers" in headers.get(b"te", b"")
             if self._limiter is not None and self._limiter.limits_of(request.principal):
                 client.head_lines = partial(self._limiter.headers_of, request.principal)
             last = await self._dispatcher.answer(request, client)
@@ -138,10 +139,6 @@ class Inference:
             traceparent=found.get(b"traceparent", b"")[:64].decode("latin-1"),
             show_nodes=b"x-panal-show-nodes" in found,
         )
-
-
-def _own_name(_tenant: TenantId, name: str) -> str:
-    return name
 
 
 def arrived_body(http: PanalHttpProtocol, cycle: RequestResponseCycle) -> bytes:

@@ -118,10 +118,12 @@ class RequestObserver:
         if finished.shown.total_tokens:
             of.prompt_tokens.inc(finished.shown.prompt_tokens)
             of.completion_tokens.inc(finished.shown.completion_tokens)
-        for number, attempt in enumerate(finished.attempts):
+        for attempt in finished.attempts:
             metrics.attempts[attempt.cause or "ok"].inc()
-            if number >= max(1, finished.dropped):
-                metrics.resumes[finished.attempts[number - 1].cause or "ok"].inc()
+            if attempt.goes_on_after:
+                metrics.resumes[attempt.goes_on_after].inc()
+        if finished.lost:
+            metrics.not_kept.inc()
 
 
 def settlement_of(finished: Finished) -> Settlement:
@@ -130,14 +132,12 @@ def settlement_of(finished: Finished) -> Settlement:
         finished.request,
         finished.outcome,
         finished.shown,
-        [
-            attempt.made(delivered=number >= finished.dropped)
-            for number, attempt in enumerate(finished.attempts)
-        ],
+        [attempt.made() for attempt in finished.attempts],
         queued_us=round(finished.queued_s * 1_000_000),
         first_token_us=_us(finished.first_token_s),
         total_us=round(finished.total_s * 1_000_000),
         error_code="" if finished.error is None else finished.error.code,
+        resumes=finished.resumes,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from panal.core.clock import Clock
-from panal.core.errors import ModelNotFound
+from panal.core.errors import ModelNotFound, NodeLeaving
 from panal.core.requests import InferenceRequest, Route
 from panal.dispatch.outcome import AttemptLog, Finished
 from panal.ledger.values import AttemptOutcome
@@ -97,9 +97,9 @@ def _attempt(finished: Finished, log: AttemptLog, context: TraceContext, moments
     if log.cause:
         attributes["error.type"] = log.cause
     links = []
-    if log.number > 1:
-        kind = _continuation(finished, log)
-        links.append(SpanLink(span_id_of(f"{request_id}.{log.number - 1}"), {"panal.continues": kind}))
+    if (before := _before(finished, log)) is not None:
+        about: dict[str, Value] = {"panal.continues": _continuation(log)}
+        links.append(SpanLink(span_id_of(f"{request_id}.{before.number}"), about))
     return Span(
         name=f"attempt {log.number}",
         trace_id=context.trace_id,
@@ -114,21 +114,32 @@ def _attempt(finished: Finished, log: AttemptLog, context: TraceContext, moments
     )
 
 
-def _continuation(finished: Finished, log: AttemptLog) -> str:
-    """What an attempt after the first is: restart (the client saw nothing), hand_over, or resume."""
-    if log.number <= finished.dropped + 1:
+def _before(finished: Finished, log: AttemptLog) -> AttemptLog | None:
+    """The attempt that this one follows; a warm-up is followed by none."""
+    earlier = [each for each in finished.attempts if each.number < log.number and not each.warm_up]
+    return earlier[-1] if earlier else None
+
+
+def _continuation(log: AttemptLog) -> str:
+    """What an attempt after the first is: warm_up (it only reads), restart (the client saw nothing),
+    hand_over, or resume."""
+    if log.warm_up:
+        return "warm_up"
+    if not log.goes_on_after:
         return "restart"
-    before = finished.attempts[log.number - 2]
-    return "hand_over" if before.outcome is AttemptOutcome.HANDED_OVER else "resume"
+    return "hand_over" if log.goes_on_after == NodeLeaving.code else "resume"
 
 
 def _events(finished: Finished, moments: Moments, begun_s: float) -> list[SpanEvent]:
     events = []
     if finished.first_token_s is not None:
         events.append(SpanEvent("first token", moments.utc_ns(begun_s + finished.first_token_s)))
-    for before, log in zip(finished.attempts, finished.attempts[1:], strict=False):
+    for log in finished.attempts:
+        before = _before(finished, log)
+        if before is None:
+            continue
         about: dict[str, Value] = {"panal.attempt.number": log.number, "panal.cause": before.cause or "ok"}
-        events.append(SpanEvent(_continuation(finished, log), moments.utc_ns(log.opened_monotonic_s), about))
+        events.append(SpanEvent(_continuation(log), moments.utc_ns(log.opened_monotonic_s), about))
     return events
 
 

@@ -14,7 +14,7 @@ from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
 from panal.gateway.json_names import check_deciding_names, check_name_once
 from panal.policy.access import effective_data_class
-from panal.policy.body_rules import check_body, check_sensitive_body, resumable
+from panal.policy.body_rules import check_body, check_sensitive_body, may_call_tools, resumable
 from panal.telemetry.redaction import redacted
 
 BYTES_PER_TOKEN = 4
@@ -45,11 +45,12 @@ def read_request(
     ids: IdSource,
     clock: Clock,
     total_s_max: float,
-    model_of: Callable[[TenantId, str], str],
+    model_of: Callable[[TenantId, str], str] | None = None,
 ) -> InferenceRequest:
     """The request in ``body``. Raises BadRequest naming the field that is wrong.
 
-    ``model_of`` gives the own name of the model that a name stands for; empty when there is none.
+    ``model_of`` gives the own name of the model that a name stands for, empty when there is none; without
+    it a model has its own name only.
     """
     fields = _decoded(body)
     check_body(fields)
@@ -65,7 +66,7 @@ def read_request(
         body = _without_deadline(body)
     options = fields.get("stream_options") or {}
     principal = caller.principal
-    serves = model_of(principal.tenant_id, fields["model"])
+    serves = fields["model"] if model_of is None else model_of(principal.tenant_id, fields["model"])
     return InferenceRequest(
         request_id=ids.request_with(suffix),
         response_id=RESPONSE_ID_PREFIX[route] + suffix,
@@ -84,6 +85,7 @@ def read_request(
         prompt_tokens_estimate=len(body) // BYTES_PER_TOKEN + 1,
         max_tokens=fields.get("max_completion_tokens") or fields.get("max_tokens"),
         resumable=resumable(route, fields),
+        tools=may_call_tools(fields),
         show_nodes=caller.show_nodes,
         serves="" if serves == fields["model"] else serves,
     )

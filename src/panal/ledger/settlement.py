@@ -70,6 +70,7 @@ def settle(
     first_token_us: int | None,
     total_us: int,
     error_code: str = "",
+    resumes: int = 0,
 ) -> Settlement:
     """The ledger's entries of a finished request.
 
@@ -102,6 +103,7 @@ def settle(
         total_us=total_us,
         created_utc_us=created_utc_us,
         name_used="" if name_used == model else name_used,
+        resumes=resumes,
     )
     useful = useful_tokens(attempts, shown.completion_tokens)
     contributions = tuple(

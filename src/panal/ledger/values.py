@@ -78,6 +78,8 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     total_us: int
     created_utc_us: int
     name_used: str = ""
+    resumes: int = 0
+    """How often the answer went on on another node after it had begun."""
 
 
 class Contribution(msgspec.Struct, frozen=True, gc=False):

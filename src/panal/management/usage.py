@@ -47,6 +47,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float | None
     total_s: float
     created_utc_s: float
+    resumes: int
 
 
 class TotalsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,4 +164,5 @@ def _view(record: UsageRecord) -> UsageView:
         first_token_s=None if record.first_token_us is None else record.first_token_us / 1_000_000,
         total_s=record.total_us / 1_000_000,
         created_utc_s=record.created_utc_us / 1_000_000,
+        resumes=record.resumes,
     )

@@ -346,6 +346,7 @@ class Agent:
             decode_s_per_token=round(attempts.speeds.decode_s_per_token, 6),
             healthy=self._keeper.on and self._keeper.healthy,
             note=self._keeper.problem[:200],
+            continues_messages=facts.continues_messages,
         )
 
 

@@ -13,9 +13,10 @@ from panal.node.stops import StopMatcher
 from panal.node.usage import UsageTally
 from panal.protocol.messages import Event, WireError
 
-HOLD_BYTES_MAX = 1024 * 1024
 BOOKKEEPING_TOKENS = 16
 BOOKKEEPING_S = 0.5
+BROKEN_FINISHES = frozenset({"abort", "error"})
+"""Finish reasons with which an engine says that it gave the answer up: no answer ends like that."""
 
 
 class AnswerWriter:
@@ -32,10 +33,13 @@ class AnswerWriter:
         self._carry = _Carry()
         self._held: list[bytes] | None = [] if plan.hold else None
         self._held_bytes = 0
+        self._outgrown = False
         self._role_told = plan.emitted is not None and plan.emitted.role_sent
         self._prompt_told = False
         self._last_event_s: float | None = None
         self._open: set[int] = set()
+        self._tail = b""
+        """What finishes the answer, held until it is whole: a cut before that must not leave two finishes."""
         self._finish: str | None = None
         self.done = False
 
@@ -90,8 +94,13 @@ class AnswerWriter:
     def _event(self, data: bytes, now_s: float) -> Event | None:
         if self._last_event_s is None:
             self._last_event_s = now_s
+        if self._held is None and self._plan.tools_whole and self._carry.opaque and not self._outgrown:
+            self._held = []
         if self._held is not None:
             return self._hold(data, now_s)
+        if self._finish is not None and not self._open:
+            self._tail += data
+            return None
         pause_over = now_s - self._last_event_s >= BOOKKEEPING_S
         if not data and not (self._carry.worth_telling and (self._carry.tokens_ready or pause_over)):
             return None
@@ -109,9 +118,10 @@ class AnswerWriter:
         assert self._held is not None and self._last_event_s is not None
         self._held.append(data)
         self._held_bytes += len(data)
-        if self._held_bytes > HOLD_BYTES_MAX:
+        if self._held_bytes > self._plan.hold_bytes_max:
             everything = b"".join(self._held)
             self._held = None
+            self._outgrown = True
             event = self._carry.event(everything)
             event.opaque = True
             return event
@@ -130,12 +140,22 @@ class AnswerWriter:
                     message="the engine broke off before its answer was complete",
                 )
             )
+        if self._finish in BROKEN_FINISHES:
+            message = f"the engine ended its answer with '{self._finish}'"
+            return Event(error=WireError(kind="failed", code="engine_failed", message=message))
         usage = self._usage.total()
-        data = b"".join(self._held or ()) + self._format.end(usage, self._usage.raw)
+        data = b"".join(self._held or ()) + self._tail + self._format.end(usage, self._raw_usage())
         event = self._carry.event(data, last=True)
         event.finish = self._finish
         event.usage = usage
         return event
+
+    def _raw_usage(self) -> Json:
+        """The engine's usage, and for those who asked what panal has to say of the answer's way."""
+        seam = self._plan.seam
+        if seam is None:
+            return self._usage.raw
+        return {**self._usage.raw, "panal": {"resumes": seam.resumes, "nodes": seam.nodes}}
 
 
 class StopGate:
@@ -215,6 +235,11 @@ class _Carry:
             self._tokens += self._waiting_tokens
             self._waiting_ids = []
             self._waiting_tokens = 0
+
+    @property
+    def opaque(self) -> bool:
+        """Whether something waits that text alone cannot continue."""
+        return self._opaque
 
     @property
     def worth_telling(self) -> bool:

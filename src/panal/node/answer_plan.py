@@ -6,10 +6,11 @@ from typing import Any
 from panal.core.errors import BadRequest
 from panal.core.requests import Route
 from panal.node.stops import STOPS_MAX, stop_list
-from panal.protocol.messages import Emitted, RunAttempt
+from panal.protocol.messages import HOLD_BYTES_MAX, Emitted, RunAttempt, Seam
 
 Json = dict[str, Any]
 
+TOOL_BUFFERING = "tool_buffering"
 NOT_PLAIN = ("tools", "functions", "logprobs", "best_of", "echo", "include_stop_str_in_output")
 """Fields with which an answer is more than plain text, so that stop strings are the engine's business."""
 
@@ -27,6 +28,10 @@ class AnswerPlan:
     emitted: Emitted | None = None
     stops: tuple[str, ...] = ()
     hold: bool = False
+    hold_bytes_max: int = HOLD_BYTES_MAX
+    tools_whole: bool = False
+    """Hold an answer back from its first tool call on, until it is complete."""
+    seam: Seam | None = None
     prompt_characters: int = 0
 
 
@@ -52,6 +57,9 @@ def plan_of(run: RunAttempt, body: Json, *, agent_stops: bool) -> AnswerPlan:
         emitted=run.emitted,
         stops=stops,
         hold=run.hold,
+        hold_bytes_max=run.hold_bytes_max,
+        tools_whole=body.get(TOOL_BUFFERING) == "whole",
+        seam=run.seam,
         prompt_characters=len(run.body),
     )
 
@@ -64,7 +72,8 @@ def is_plain_text(body: Json) -> bool:
 
 
 def engine_body(plan: AnswerPlan, body: Json) -> Json:
-    """The client's body without the stop strings that the agent looks for."""
-    if not plan.stops:
+    """The client's body without panal's own field, and without the stop strings that the agent looks for."""
+    ours = {TOOL_BUFFERING, "stop"} if plan.stops else {TOOL_BUFFERING}
+    if ours.isdisjoint(body):
         return body
-    return {name: value for name, value in body.items() if name != "stop"}
+    return {name: value for name, value in body.items() if name not in ours}

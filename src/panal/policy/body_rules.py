@@ -69,6 +69,9 @@ DENIED_ON_TOP = DENIED_ANYWHERE | {
 }
 """Fields that belong to panal or the operator, or that let a caller reach other requests."""
 
+TOOL_BUFFERING = ("stream", "whole")
+"""panal's own field: whether a tool call is sent as it is made, or at once when the answer is complete."""
+
 _LIMITS: dict[str, tuple[int, int]] = {
     "n": (1, 8),
     "best_of": (1, 8),
@@ -90,13 +93,17 @@ _SCHEMAS = frozenset(
     {"tools", "functions", "response_format", "guided_json", "json_schema", "structured_outputs"}
 )
 _SPECIAL = (
-    frozenset(_LIMITS) | frozenset(_TEXTS) | frozenset(_LISTS) | {"stop", "logprobs", "prompt"} | _SCHEMAS
+    frozenset(_LIMITS)
+    | frozenset(_TEXTS)
+    | frozenset(_LISTS)
+    | {"stop", "logprobs", "prompt", "tool_buffering"}
+    | _SCHEMAS
 )
 
 _NEVER_CONTINUED = frozenset({
     "suffix", "echo", "grammar", "guided_grammar", "guided_regex", "guided_json", "guided_choice",
     "json_schema", "structured_outputs",
-    "regex", "ebnf", "use_beam_search", "prompt_logprobs", "n_probs", "min_tokens",
+    "regex", "ebnf", "use_beam_search", "prompt_logprobs", "n_probs",
     "return_token_ids", "return_tokens_as_token_ids", "audio", "continue_final_message",
     "logprobs", "top_logprobs", "n", "best_of", "response_format", "tool_choice", "modalities",
 })  # fmt: skip
@@ -107,7 +114,7 @@ _HARMLESS: dict[str, frozenset[Any]] = {
 }
 
 
-_ZERO_IS_NOTHING = frozenset({"top_logprobs", "prompt_logprobs", "n_probs", "min_tokens"})
+_ZERO_IS_NOTHING = frozenset({"top_logprobs", "prompt_logprobs", "n_probs"})
 
 
 ALLOWED_FOR_SENSITIVE = frozenset({
@@ -116,6 +123,7 @@ ALLOWED_FOR_SENSITIVE = frozenset({
     "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "response_format", "tools", "tool_choice",
     "parallel_tool_calls", "functions", "function_call", "user", "encoding_format", "dimensions",
     "reasoning_effort", "echo", "suffix", "best_of", "panal_deadline_s",
+    "tool_buffering",
 })  # fmt: skip
 """All that a request may hold whose data is confidential or above: OpenAI's own fields (D4), and panal's."""
 
@@ -150,6 +158,8 @@ def resumable(route: Route, body: Mapping[str, Any]) -> bool:
         _has_no_effect(name, body[name]) for name in body if name in _NEVER_CONTINUED
     ):
         return False
+    if body.get("min_tokens") and body.get("stop"):
+        return False  # the engine looks for stop strings only after so many tokens, and forgets how many
     if route is Route.COMPLETIONS:
         prompt = body.get("prompt")
         return isinstance(prompt, str) or (isinstance(prompt, list) and _one_prompt(prompt))
@@ -162,6 +172,11 @@ def resumable(route: Route, body: Mapping[str, Any]) -> bool:
         ):
             return False
     return True
+
+
+def may_call_tools(body: Mapping[str, Any]) -> bool:
+    """Whether the answer may hold tool calls, which only an engine's chat route tells from text."""
+    return bool(body.get("tools") or body.get("functions")) and body.get("tool_choice") != "none"
 
 
 def _has_no_effect(name: str, value: Any) -> bool:
@@ -199,6 +214,9 @@ def _check_special(name: str, value: Any) -> None:
             _check_number(name, value, 0, 20)
     elif name == "stop":
         _check_stop(value)
+    elif name == "tool_buffering":
+        if value not in TOOL_BUFFERING:
+            raise BadRequest("'tool_buffering' must be 'stream' or 'whole'.", param=name)
     elif name in _TEXTS and not (isinstance(value, str) and len(value) <= _TEXTS[name]):
         raise BadRequest(f"'{name}' must be a text of at most {_TEXTS[name]} characters.", param=name)
     elif name in _SCHEMAS:

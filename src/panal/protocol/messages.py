@@ -13,6 +13,9 @@ PROTOCOL_VERSION = 1
 MESSAGE_BYTES_MAX = 256 * 1024
 """Largest message that panal sends; larger bodies travel in parts."""
 
+HOLD_BYTES_MAX = 1024 * 1024
+"""What a node holds back of an answer where the gateway names no limit."""
+
 UNACKNOWLEDGED_BYTES_MAX = 256 * 1024
 """Bytes of one attempt that an agent may have sent without an acknowledgement."""
 
@@ -35,6 +38,13 @@ class Emitted(Message, kw_only=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     role_sent: bool = False
+
+
+class Seam(Message, kw_only=True):
+    """How often the answer went on elsewhere before this attempt, and the nodes that made it so far."""
+
+    resumes: int = 0
+    nodes: list[str] = []
 
 
 class RunAttempt(Message, kw_only=True):
@@ -67,6 +77,10 @@ class RunAttempt(Message, kw_only=True):
     emitted: Emitted | None = None
     hold: bool = False
     """Send nothing of the answer until it is complete, so that a restart stays unseen."""
+    hold_bytes_max: int = HOLD_BYTES_MAX
+    """More than this is not held back: it goes out, and the answer can then not be restarted unseen."""
+    seam: Seam | None = None
+    """What the usage object shall say of earlier attempts; None where nobody asked."""
 
 
 class BodyPart(Message, kw_only=True):
@@ -208,6 +222,8 @@ class ReplicaReport(Message, kw_only=True):
     decode_s_per_token: float = 0.0
     healthy: bool = True
     note: str = ""
+    continues_messages: bool = False
+    """Whether the engine's chat route continues an assistant message that is left open."""
 
 
 class Heartbeat(Message, kw_only=True):

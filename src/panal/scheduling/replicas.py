@@ -53,6 +53,12 @@ class ReplicaView:
     pending_prefill_tokens: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_s_per_token: float = 0.0
+    continues_messages: bool = False
+    """Whether the engine continues an open assistant message, so that tool calls are still read."""
+
+    def can_continue(self, *, tools: bool) -> bool:
+        """Whether an answer that broke elsewhere can go on here; with ``tools`` only in an open message."""
+        return bool(self.twin) and self.resume != "none" and (not tools or self.continues_messages)
 
 
 @dataclass(slots=True)
@@ -79,6 +85,8 @@ class Need(msgspec.Struct, frozen=True):
     output_tokens: int
     allowed: Callable[[ReplicaView], bool]
     resumable: bool = True
+    tools: bool = False
+    """Whether the answer may call tools."""
     twin: str | None = None
     excluded: frozenset[ReplicaId] = frozenset()
     called: str = ""

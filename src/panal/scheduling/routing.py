@@ -43,8 +43,9 @@ def choose(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw
     best_order = (True, float("inf"))
     for replica, own in _drawn(candidates, need, now_s, draw):
         first_s, total_s = predicted_seconds(replica, own, need, now_s)
-        # What cannot be resumed goes to machines without an owner first.
-        order = (not need.resumable and replica.node_class.owned, total_s)
+        # What could not be continued goes to machines without an owner first.
+        continued = need.resumable and replica.can_continue(tools=need.tools)
+        order = (replica.node_class.owned and not continued, total_s)
         if best is None or order < best_order:
             best, best_order = Choice(replica, own, first_s, total_s), order
     return best
@@ -62,7 +63,7 @@ def unfit(replica: ReplicaView, need: Need, now_s: float) -> str | None:
         return "already failed this request"
     if need.route not in replica.routes:
         return "does not serve this route"
-    if need.twin is not None and (replica.twin != need.twin or replica.resume == "none"):
+    if need.twin is not None and not (replica.twin == need.twin and replica.can_continue(tools=need.tools)):
         return "cannot continue this answer"
     if replica.context_tokens and need.prompt_tokens > replica.context_tokens:
         return "context is too short"

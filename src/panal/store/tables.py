@@ -198,6 +198,7 @@ usage_records = sa.Table(
     _number("total_us"),
     _time("created_utc_us"),
     sa.Column("name_used", sa.String(256), nullable=False, server_default=""),
+    _number("resumes"),
 )
 sa.Index(
     "ix_usage_records_tenant_id_created_utc_us", usage_records.c.tenant_id, usage_records.c.created_utc_us

@@ -142,4 +142,5 @@ def _record(row: sa.Row[Any]) -> UsageRecord:
         total_us=row.total_us,
         created_utc_us=row.created_utc_us,
         name_used=row.name_used,
+        resumes=row.resumes,
     )

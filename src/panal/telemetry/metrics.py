@@ -121,6 +121,7 @@ class GatewayMetrics:
         clock: Clock | None = None,
         nodes: Callable[[], Mapping[str, float]] = dict,
         nodes_expected: Callable[[], float] = lambda: 0,
+        kept_bytes: Callable[[], float] = lambda: 0,
     ) -> None:
         now = (clock or SystemClock()).utc_seconds
         outcomes = ("route", "model", "outcome")
@@ -129,6 +130,8 @@ class GatewayMetrics:
         attempts = Counts("panal_attempts", "Attempts that ended, by cause.", ("cause",), now)
         resumes = Counts("panal_resumes", "Answers that went on elsewhere.", ("cause",), now)
         self.attempts, self.resumes = Children(attempts), Children(resumes)
+        not_kept = Counts("panal_answers_not_kept", "Answers too long to be continued elsewhere.", (), now)
+        self.not_kept = not_kept.labels()
         labels = ("route", "model")
         self.ttft = SecondsHistogram("panal_ttft_seconds", "Time to the first token.", labels, TTFT_S)
         self.itl = SecondsHistogram("panal_itl_seconds", "Time between tokens.", labels, ITL_S)
@@ -139,6 +142,7 @@ class GatewayMetrics:
             self.tokens,
             attempts,
             resumes,
+            not_kept,
             self.ttft,
             self.itl,
             self.total,
@@ -147,6 +151,7 @@ class GatewayMetrics:
             Reading("panal_requests_queued", "Requests that wait for a replica.", queued),
             Reading("panal_streams", "Open streams to clients.", streams),
             Reading("panal_connections", "Open connections of clients.", connections),
+            Reading("panal_kept_bytes", "Kept of running answers, to go on elsewhere.", kept_bytes),
             Reading("panal_tasks", "Tasks in the event loop.", tasks),
             Reading("panal_processes", "Gateway processes that run.", lambda: 1),
             Reading("panal_nodes_expected", "Nodes that should be there.", nodes_expected, kind=VIEW),

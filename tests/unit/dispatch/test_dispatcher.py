@@ -10,7 +10,7 @@ from panal.core.errors import (
     EngineFailed,
     EngineRefused,
 )
-from panal.dispatch.dispatcher import Limits
+from panal.dispatch.limits import Limits
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.protocol.messages import Event, TokenUsage, WireError
 from panal.scheduling.replicas import INHIBITED_S
@@ -58,7 +58,7 @@ async def test_a_broken_answer_goes_on_elsewhere_from_its_last_token() -> None:
     first.send(run, Event(data=b"R", role=True))
     first.tell(run, "one ")
     first.tell(run, "two ")
-    first.send(run, Event(leaving=True))
+    first.send(run, Event(error=WireError(kind="leaving", message="its owner is back")))
     second, again = await path.runner()
     assert again.emitted is not None
     assert again.emitted.text == "one two "
@@ -208,7 +208,7 @@ async def test_a_refused_resume_goes_on_at_the_next_node_and_repeats_nothing() -
     task, sink = path.begin()
     first, run = await path.runner()
     first.tell(run, "one ")
-    first.send(run, Event(leaving=True))
+    first.send(run, Event(error=WireError(kind="leaving", message="its owner is back")))
     second, again = await path.runner()
     second.send(again, Event(error=WireError(kind="refused", message="in use by its owner")))
     third, last = await path.runner()

@@ -6,7 +6,7 @@ from panal.core.errors import (
     NodeError,
 )
 from panal.core.nodes import Membership
-from panal.dispatch.dispatcher import Limits
+from panal.dispatch.limits import Limits
 from tests.support.path import Path
 
 

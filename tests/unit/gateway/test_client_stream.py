@@ -20,6 +20,8 @@ async def answering(scope: dict[str, Any], receive: Any, send: Any) -> None:
         pass
     http, cycle, _headers = scope["extensions"][CONNECTION]
     client = ClientStream(http, cycle, request_id="req_1")
+    client.trailers = scope["path"] == "/trailers"
+    client.resumes = 2 if scope["path"].startswith(("/trailers", "/resumed")) else 0
     if scope["path"].startswith("/limited"):
         client.head_lines = lambda: [("x-ratelimit-remaining-requests", "7")]
     if scope["path"] == "/slow":
@@ -108,3 +110,12 @@ async def test_an_answer_may_take_longer_than_a_connection_may_idle(impatient_po
     slow = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
     answer = await asked(impatient_port, first, slow)
     assert answer.endswith(b"data: 2\n\n\r\n0\r\n\r\n")
+
+
+async def test_resumes_are_a_header_of_a_whole_answer_and_a_trailer_for_those_who_take_it(port: int) -> None:
+    request = b"POST %b HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    whole = await asked(port, request % b"/resumed/whole")
+    assert b"\r\nx-panal-resumes: 2\r\n" in whole.partition(b"\r\n\r\n")[0] + b"\r\n"
+    assert b"x-panal-resumes" not in await asked(port, request % b"/whole")
+    assert (await asked(port, request % b"/trailers")).endswith(b"\r\n0\r\nx-panal-resumes: 2\r\n\r\n")
+    assert (await asked(port, request % b"/resumed")).endswith(b"\r\n0\r\n\r\n")

@@ -85,7 +85,9 @@ def test_request_admission_and_attempts_hang_together() -> None:
 
 
 def test_the_end_of_an_attempt_and_what_came_of_it_are_visible() -> None:
-    root, _admission, first, second = made(ManualClock(), [log(1, 3.5, 1.5, **LOST), log(2, 2.0, 2.0)])
+    root, _admission, first, second = made(
+        ManualClock(), [log(1, 3.5, 1.5, **LOST), log(2, 2.0, 2.0, goes_on_after="node_lost")]
+    )
     assert (first.error, first.attributes["error.type"]) == ("node_lost", "node_lost")
     assert second.error == root.error == ""
     assert [(link.span_id, link.attributes) for link in second.links] == [
@@ -100,10 +102,16 @@ def test_the_end_of_an_attempt_and_what_came_of_it_are_visible() -> None:
 
 def test_a_hand_over_is_no_error_and_a_restart_is_no_resume() -> None:
     leaving = {"outcome": AttemptOutcome.HANDED_OVER, "cause": "node_leaving"}
-    _root, _admission, first, second = made(ManualClock(), [log(1, 3, 1, **leaving), log(2, 2, 2)])
+    root, _admission, first, warm_up, third = made(
+        ManualClock(),
+        [log(1, 3, 1, **leaving), log(2, 2, 1, warm_up=True), log(3, 1, 1, goes_on_after="node_leaving")],
+    )
     assert first.error == ""
-    assert second.links[0].attributes == {"panal.continues": "hand_over"}
-    root, *_rest, second = made(ManualClock(), [log(1, 3, 1, **LOST), log(2, 2, 2)], dropped=1)
+    assert warm_up.links[0].attributes == {"panal.continues": "warm_up"}
+    assert third.links[0].attributes == {"panal.continues": "hand_over"}
+    assert {each.links[0].span_id for each in (warm_up, third)} == {first.span_id}
+    assert [event.name for event in root.events] == ["first token", "warm_up", "hand_over"]
+    root, *_rest, second = made(ManualClock(), [log(1, 3, 1, **LOST), log(2, 2, 2)])
     assert second.links[0].attributes == {"panal.continues": "restart"}
     assert [event.name for event in root.events] == ["first token", "restart"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from panal.core.requests import Route
-from panal.node.answer import HOLD_BYTES_MAX, AnswerWriter
+from panal.node.answer import AnswerWriter
 from panal.node.engines.engine import Delta
 from panal.protocol.messages import TokenUsage
 from tests.support.node_gateway import chunks_of, text_of
@@ -206,7 +206,53 @@ def test_a_held_answer_that_grows_too_large_goes_out_and_is_marked() -> None:
     piece = "x" * 100_000
     choice: Any = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
     events = []
-    for step in range(HOLD_BYTES_MAX // 100_000 + 2):
+    for step in range(plan().hold_bytes_max // 100_000 + 2):
         event = writer.write(Delta(chunk={"choices": [dict(choice)]}, text=piece, tokens=1), step * 0.001)
         events += [event] if event else []
-    assert events[0].opaque and len(events[0].data) > HOLD_BYTES_MAX
+    assert events[0].opaque and len(events[0].data) > plan().hold_bytes_max
+
+
+def call_delta(arguments: str) -> Delta:
+    call: Any = {"index": 0, "function": {"arguments": arguments}}
+    choice: Any = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}
+    return Delta(chunk={"choices": [choice]}, tokens=1, opaque=True)
+
+
+def test_a_tool_call_that_is_sent_whole_waits_for_the_end_and_text_before_it_does_not() -> None:
+    writer = AnswerWriter(plan(tools_whole=True))
+    before = write_all(writer, deltas_of("let me see", finish=None))
+    assert text_of(data_of(before)) == "let me see"
+    during = write_all(writer, [call_delta(letter) for letter in "abcdef" * 20])
+    assert during and not any(event.data or event.opaque for event in during)
+    writer.write(Delta(chunk={"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}), 99.0)
+    last = writer.end()
+    assert last.finish == "tool_calls" and last.opaque
+    chunks = [chunk for chunk in chunks_of(last.data) if chunk != "[DONE]" and chunk["choices"]]
+    calls = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks]
+    assert "".join(call[0]["function"]["arguments"] for call in calls if call) == "abcdef" * 20
+
+
+def test_a_tool_call_too_large_to_be_held_goes_out_and_is_marked() -> None:
+    writer = AnswerWriter(plan(tools_whole=True, hold_bytes_max=1000))
+    events = write_all(writer, [call_delta("x" * 100) for _ in range(30)])
+    data = [event for event in events if event.data]
+    assert data[0].opaque and len(data[0].data) > 1000
+    assert len(data) > 5
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_an_engine_that_gives_up_never_finishes_an_answer(reason: str) -> None:
+    writer = AnswerWriter(plan())
+    sent = data_of(write_all(writer, deltas_of("abc", finish=reason)))
+    last = writer.end()
+    assert last.error is not None and last.error.kind == "failed"
+    assert reason.encode() not in sent
+    assert not last.data
+
+
+def test_the_finish_waits_for_the_end() -> None:
+    """A cut between the finish and the end must not leave two of them."""
+    writer = AnswerWriter(plan())
+    sent = data_of(write_all(writer, deltas_of("abc")))
+    assert b'"stop"' not in sent
+    assert b'"finish_reason":"stop"' in writer.end().data

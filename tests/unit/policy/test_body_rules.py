@@ -212,7 +212,7 @@ def test_plain_answers_can_go_on_elsewhere(extra: dict[str, Any]) -> None:
         {"suffix": "x"},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function"}},
-        {"min_tokens": 5},
+        {"min_tokens": 5, "stop": "x"},
         {"modalities": ["text", "audio"]},
     ],
 )

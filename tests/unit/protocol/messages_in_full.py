@@ -32,6 +32,7 @@ EVENT = m.Event(
     leaving=True,
 )
 FRAME = m.Frame(attempt=KEY_ATTEMPT, number=7, events=[EVENT, m.Event(text="!", tokens=1)])
+SEAM = m.Seam(resumes=2, nodes=["desk-1", "desk-2"])
 REPLICA_REPORT = m.ReplicaReport(
     replica=REPLICA,
     model="smollm2-135m",
@@ -48,6 +49,7 @@ REPLICA_REPORT = m.ReplicaReport(
     decode_s_per_token=0.0125,
     healthy=False,
     note="the engine does not answer",
+    continues_messages=True,
 )
 ATTEMPT_COUNTS = m.AttemptCounts(
     attempt=KEY_ATTEMPT,
@@ -88,7 +90,10 @@ IN_FULL: tuple[m.Message, ...] = (
         body=b'{"model":"smollm2-135m"}',
         emitted=EMITTED,
         hold=True,
+        hold_bytes_max=65_536,
+        seam=SEAM,
     ),
+    SEAM,
     m.BodyPart(attempt=KEY_ATTEMPT, number=2, body=b"\x00\xff rest"),
     m.Acknowledge(attempt=KEY_ATTEMPT, data_bytes=65_536),
     m.Cancel(attempt=KEY_ATTEMPT, reason="client_gone"),

@@ -168,3 +168,32 @@ def test_more_work_is_never_predicted_to_be_quicker(tokens: int, more: int) -> N
     assert end_s > total_s
     busy = replace(replica, pending_prefill_tokens=1000)
     assert predicted_seconds(busy, load, a_need(prompt_tokens=tokens), NOW_S)[0] > first_s
+
+
+def test_answers_that_a_desk_could_not_pass_on_go_to_dedicated_nodes_first() -> None:
+    """Also where it is the desk's engine, and not the request, that allows no going on."""
+    server = a_replica(0, node_class=NodeClass.DEDICATED, decode_s_per_token=0.5, resume="none")
+
+    def chosen(need: Need, **desk: Any) -> str:
+        pair = candidates(server, a_replica(1, node_class=NodeClass.DESKTOP, **desk))
+        choice = choose(pair, need, NOW_S, lambda count: 0)
+        assert choice is not None
+        return choice.replica.node_name
+
+    assert chosen(a_need()) == "desk-1"
+    assert chosen(a_need(), resume="none") == "desk-0"
+    assert chosen(a_need(), twin="") == "desk-0"
+    assert chosen(a_need(tools=True)) == "desk-0"
+    assert chosen(a_need(tools=True), continues_messages=True) == "desk-1"
+
+
+def test_only_twins_that_know_the_way_continue_an_answer() -> None:
+    need = a_need(twin="twin", tools=True)
+    assert unfit(a_replica(continues_messages=True), need, NOW_S) is None
+    for other in (
+        a_replica(),
+        a_replica(continues_messages=True, resume="none"),
+        a_replica(continues_messages=True, twin="another"),
+    ):
+        assert unfit(other, need, NOW_S) == "cannot continue this answer"
+    assert unfit(a_replica(resume="message"), a_need(twin="twin"), NOW_S) is None

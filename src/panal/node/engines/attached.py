@@ -12,10 +12,14 @@ from panal.node.engines.engine import Delta, EngineCall, EngineFacts, Json, Resu
 from panal.node.engines.http_engine import HttpEngine, decode_object, refuse_unless_ok
 from panal.node.engines.http_stream import EngineAddress, EngineClient
 from panal.node.engines.llama_cpp import LlamaCppDialect
+from panal.node.engines.open_message import MessageDialect, at_least, vllm_message
 from panal.node.engines.plain import PlainDialect
 from panal.node.engines.token_ids import TokenIdsDialect
 
 LOOK_S_MAX = 10.0
+VLLM_MESSAGES = (0, 7, 0)
+SGLANG_MESSAGES = (0, 4, 6)
+"""The first versions that are trusted to continue an open message, later than those that brought it."""
 LOOK_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -52,7 +56,8 @@ def address_of(url: str, api_key: str) -> EngineAddress:
 
 
 class AttachedEngine:
-    """Its kind is found out at the start: /props is llama.cpp's, /version vLLM's, else it is plain."""
+    """Its kind is found out at the start: /props is llama.cpp's, /version vLLM's, /get_server_info SGLang's,
+    else it is plain."""
 
     def __init__(self, options: AttachedOptions) -> None:
         self._options = options
@@ -83,18 +88,24 @@ class AttachedEngine:
 
     async def _look(self, client: EngineClient) -> tuple[HttpEngine, EngineFacts]:
         own_name, context_tokens = await _first_model(client)
-        kind, dialect, health_path = "openai", PlainDialect(), "/v1/models"
-        resume = Resume.NONE
-        found: Dialect = dialect
+        kind, health_path, best, continues = "openai", "/v1/models", Resume.NONE, False
+        found: Dialect = PlainDialect()
         props = await _maybe(client, "/props")
         if props is not None and "default_generation_settings" in props:
             kind, found, health_path = "llama.cpp", LlamaCppDialect(), "/health"
             settings = props.get("default_generation_settings") or {}
             context_tokens = settings.get("n_ctx") or context_tokens
-        elif await _maybe(client, "/version") is not None:
-            kind, found, health_path = "vllm", TokenIdsDialect(), "/health"
-        if kind != "openai" and self._options.model_digest:
-            resume = Resume.TOKEN_IDS
+            best = Resume.TOKEN_IDS
+        elif (version := await _maybe(client, "/version")) is not None:
+            continues = at_least(version.get("version"), VLLM_MESSAGES)
+            found = TokenIdsDialect(vllm_message if continues else None)
+            kind, health_path, best = "vllm", "/health", Resume.TOKEN_IDS
+        elif (info := await _maybe(client, "/get_server_info")) is not None:
+            kind, health_path = "sglang", "/health"
+            continues = at_least(info.get("version"), SGLANG_MESSAGES)
+            if continues:
+                found, best = MessageDialect(), Resume.MESSAGE
+        resume = best if self._options.model_digest else Resume.NONE
         facts = EngineFacts(
             kind=kind,
             model=self._options.model or own_name,
@@ -103,6 +114,7 @@ class AttachedEngine:
             routes=(Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS),
             context_tokens=context_tokens,
             slots=self._options.slots,
+            continues_messages=continues,
         )
         return HttpEngine(client, found, own_name, context_tokens, health_path), facts
 

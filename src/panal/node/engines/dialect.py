@@ -114,21 +114,36 @@ def continuation_body(call: EngineCall, model: str) -> Json:
     The prompt is left to the dialect. Engines restart their generator of random numbers, so an equal
     seed would draw the same numbers again; a new one is derived from it.
     """
-    assert call.emitted is not None
     body = {name: value for name, value in streamed(call.body, model).items() if name not in CHAT_ONLY}
     for name in ("echo", "suffix", "best_of"):
         body.pop(name, None)
-    made = call.emitted.completion_tokens
     limit = tokens_max(call.body)
     if limit is not None:
-        body["max_tokens"] = max(limit - made, 0)
-    if isinstance(body.get("min_tokens"), int):
-        body["min_tokens"] = max(body["min_tokens"] - made, 0)
+        body["max_tokens"] = limit
+    return rest_of(call, body)
+
+
+def rest_of(call: EngineCall, body: Json) -> Json:
+    """``body`` with limits that are smaller by what was made, and the seed that follows from both.
+
+    seed' = the first 31 bits of SHA-256 of "<seed>:<tokens made>".
+    """
+    assert call.emitted is not None
+    made = call.emitted.completion_tokens
+    for name in ("max_completion_tokens", "max_tokens", "min_tokens"):
+        limit = body.get(name)
+        if isinstance(limit, int) and not isinstance(limit, bool):
+            body[name] = max(limit - made, 0)
     seed = body.get("seed")
     if isinstance(seed, int):
         digest = hashlib.sha256(f"{seed}:{made}".encode()).digest()
         body["seed"] = int.from_bytes(digest[:4], "big") >> 1
     return body
+
+
+def calls_tools(body: Json) -> bool:
+    """Whether the answer may hold tool calls, which only the chat route tells from text."""
+    return bool(body.get("tools") or body.get("functions")) and body.get("tool_choice") != "none"
 
 
 def usage_of(raw: Json) -> TokenUsage:

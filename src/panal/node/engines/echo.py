@@ -5,6 +5,7 @@ from pathlib import Path
 
 from panal.core.requests import Route
 from panal.node.engines.engine import EngineFacts, Resume
+from panal.node.engines.open_message import vllm_message
 from panal.node.engines.process import Program
 from panal.node.engines.program_engine import ProgramEngine
 from panal.node.engines.token_ids import TokenIdsDialect
@@ -32,7 +33,11 @@ def echo_engine(
         resume=Resume.TOKEN_IDS,
         routes=(Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS),
         slots=slots,
+        continues_messages=True,
     )
     return ProgramEngine(
-        Program(command, home / "echo.log", ready_s_max=start_s_max), TokenIdsDialect(), facts, model
+        Program(command, home / "echo.log", ready_s_max=start_s_max),
+        TokenIdsDialect(vllm_message),
+        facts,
+        model,
     )

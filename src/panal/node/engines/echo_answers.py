@@ -22,8 +22,10 @@ def text_of(content: Any) -> str:
     return ""
 
 
-def render(messages: list[Json]) -> str:
-    """The engine's chat template."""
+def render(messages: list[Json], *, open_message: bool = False) -> str:
+    """The engine's chat template. ``open_message``: the last message is the assistant's and goes on."""
+    if open_message:
+        return render(messages[:-1]) + text_of(messages[-1].get("content"))
     lines = [f"<{message.get('role', 'user')}>{text_of(message.get('content'))}" for message in messages]
     return "\n".join(lines) + ASSISTANT
 

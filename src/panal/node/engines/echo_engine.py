@@ -6,9 +6,10 @@ body, or by options for all requests. ``n`` choices all say the same. Faults str
 here, not ones that are resumed.
 
 x_echo: delay_first_s, delay_token_s, status, stop_after (ends without a finish), close_after (hangs up),
-freeze_after (goes silent), split_bytes, crlf, extra (comes back as x_reply), echo_body (the answer is the
-body as received), also_resumed (faults strike resumes too), usage_delay_s (from the finish to the usage),
-usage (omit | lie | cumulative | finish: in the last chunk | with_done: in the write of [DONE] | after_done).
+freeze_after (goes silent), abort_after (finishes with "abort"), split_bytes, crlf, extra (comes back as
+x_reply), echo_body (the answer is the body as received), also_resumed (faults strike resumes too),
+usage_delay_s (from the finish to the usage), usage (omit | lie | cumulative | finish: in the last chunk |
+with_done: in the write of [DONE] | after_done).
 """
 
 import argparse
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ from panal.node.engines.echo_answers import DIMENSIONS_DEFAULT, embedding, rende
 from panal.node.engines.echo_http import EchoConnection, Exchange, decoded
 from panal.node.engines.echo_stream import EchoAnswer, Knobs, prompt_bytes
 from panal.node.engines.engine import Json
+
+PREFIXES_MAX = 64
+"""So many prompts are remembered as read."""
 
 
 @dataclass(slots=True)
@@ -58,6 +63,8 @@ class EchoOptions:
     context_tokens: int = 0
     delay_first_s: float = 0.0
     delay_token_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    """0: prompts are read at once. Else so fast, but for what the last prompts and answers have in common."""
     dimensions: int = DIMENSIONS_DEFAULT
 
 
@@ -82,6 +89,7 @@ class EchoEngine:
     def __init__(self, options: EchoOptions) -> None:
         self._options = options
         self._slots = asyncio.Semaphore(options.slots)
+        self._read: deque[bytes] = deque(maxlen=PREFIXES_MAX)
         self.stats = EchoStats()
         self.frozen = False
         """While True the engine takes requests and says nothing, not even of its health."""
@@ -133,6 +141,10 @@ class EchoEngine:
         exchange.json({"count": len(ids), "max_model_len": self._options.context_tokens, "tokens": ids})
 
     def _embed(self, exchange: Exchange, body: Json) -> None:
+        knobs = Knobs.of(body, 0.0, 0.0)
+        if knobs.status:
+            exchange.json(refusal(knobs.status, "as asked"), knobs.status)
+            return
         if body.get("encoding_format", "float") != "float":
             exchange.json(refusal(400, "this engine only knows floats"), 400)
             return
@@ -187,11 +199,26 @@ class EchoEngine:
             exchange.json(refusal(400, message), 400)
             return
         room = limit - len(prompt) if limit else None
+        await self._read_prompt(prompt)
         answer = EchoAnswer(body, prompt, knobs, self._options.model, chat=chat, room_tokens=room)
         if body.get("stream"):
             await answer.stream(exchange)
         else:
             exchange.json(await answer.whole())
+
+    async def _read_prompt(self, prompt: bytes) -> None:
+        """Take the time that a real engine with a prefix cache takes."""
+        if not self._options.prefill_tokens_per_s:
+            return
+        known = max((_common_bytes(prompt, before) for before in self._read), default=0)
+        await asyncio.sleep((len(prompt) - known) / self._options.prefill_tokens_per_s)
+        self._read.append(prompt)
+
+
+def _common_bytes(first: bytes, second: bytes) -> int:
+    """Length of what both begin with."""
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
 def refusal(status: int, message: str) -> Json:
@@ -248,6 +275,7 @@ def main() -> None:
     parser.add_argument("--delay-token-s", type=float, default=0.0)
     parser.add_argument("--load-s", type=float, default=0.0, help="the start takes so long")
     parser.add_argument("--load-steps", type=int, default=0, help="and tells its progress so often")
+    parser.add_argument("--prefill-tokens-per-s", type=float, default=0.0)
     given = parser.parse_args()
     greeting = Greeting(api_key="")
     if given.supervised:
@@ -261,6 +289,7 @@ def main() -> None:
         context_tokens=given.context_tokens,
         delay_first_s=given.delay_first_s,
         delay_token_s=given.delay_token_s,
+        prefill_tokens_per_s=given.prefill_tokens_per_s,
     )
     load = SlowLoad(given.load_s, given.load_steps)
     asyncio.run(run(options, given.port, load, supervised=given.supervised))

@@ -27,6 +27,7 @@ class Knobs:
     stop_after: int | None = None
     close_after: int | None = None
     freeze_after: int | None = None
+    abort_after: int | None = None
     split_bytes: int = 0
     crlf: bool = False
     usage: str = ""
@@ -47,7 +48,9 @@ def prompt_bytes(body: Json, *, chat: bool) -> bytes | None:
     """The prompt as tokens, or None where there is none."""
     if chat:
         messages = body.get("messages")
-        return render(messages).encode() if isinstance(messages, list) and messages else None
+        if not isinstance(messages, list) or not messages:
+            return None
+        return render(messages, open_message=bool(body.get("continue_final_message"))).encode()
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -103,6 +106,9 @@ class EchoAnswer:
         await asyncio.sleep(self._knobs.delay_first_s)
         for position, token in enumerate(tokens):
             await self._faults(position)
+            if position == self._knobs.abort_after and self._strikes:
+                yield Step(-1, "", "abort")
+                return
             if position and self._knobs.delay_token_s:
                 await asyncio.sleep(self._knobs.delay_token_s)
             verdict = matcher.feed(decoder.decode(bytes([token])))
@@ -117,9 +123,14 @@ class EchoAnswer:
             yield Step(token, text)
         yield Step(-1, "", natural)
 
+    @property
+    def _strikes(self) -> bool:
+        """Whether faults are for this answer."""
+        return not self._resumed or self._knobs.also_resumed
+
     async def _faults(self, position: int) -> None:
         knobs = self._knobs
-        if self._resumed and not knobs.also_resumed:
+        if not self._strikes:
             return
         if position == knobs.freeze_after:
             await asyncio.Event().wait()
@@ -168,7 +179,7 @@ class EchoAnswer:
                 first = False
             for index in range(self._choices):
                 chunk: Json = {**self._base, "choices": [{**self._choice(step), "index": index}]}
-                if self._knobs.usage == "cumulative" or (self._knobs.usage == "finish" and step.finish):
+                if self._usage_each_time or (self._knobs.usage == "finish" and step.finish):
                     chunk["usage"] = self._usage()
                 await self._send(exchange, chunk)
 
@@ -222,6 +233,12 @@ class EchoAnswer:
     @property
     def _wants_ids(self) -> bool:
         return bool(self._body.get("return_token_ids"))
+
+    @property
+    def _usage_each_time(self) -> bool:
+        options = self._body.get("stream_options")
+        asked = isinstance(options, dict) and bool(options.get("continuous_usage_stats"))
+        return asked or self._knobs.usage == "cumulative"
 
     @property
     def _include_usage(self) -> bool:

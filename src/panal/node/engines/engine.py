@@ -17,6 +17,7 @@ class Resume(StrEnum):
     """How an answer that began elsewhere can be continued on this engine. The value travels."""
 
     TOKEN_IDS = "token_ids"  # noqa: S105 - a word, no secret
+    MESSAGE = "message"
     NONE = "none"
 
 
@@ -37,6 +38,8 @@ class EngineFacts:
     routes: tuple[Route, ...] = (Route.CHAT, Route.COMPLETIONS)
     context_tokens: int = 0
     slots: int = 1
+    continues_messages: bool = False
+    """Whether the chat route continues an open assistant message; see node/engines/open_message.py."""
 
 
 @dataclass(frozen=True, slots=True)

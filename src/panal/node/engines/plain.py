@@ -1,5 +1,7 @@
 """Any OpenAI-compatible program: its own routes, no ids, no resume."""
 
+from collections.abc import Callable
+
 from panal.core.errors import EngineFailed
 from panal.node.engines.dialect import PATHS, Ask, ChunkReader, EngineRequest, plain_delta, streamed
 from panal.node.engines.engine import Delta, EngineCall, Json
@@ -11,7 +13,7 @@ class PlainReader:
 
     def __init__(self, call: EngineCall) -> None:
         self._route = call.route
-        self.short = TextChunks(call.route).read
+        self.short: Callable[[bytes], Delta | None] = TextChunks(call.route).read
 
     async def read(self, chunk: Json) -> Delta:
         return plain_delta(chunk, self._route)

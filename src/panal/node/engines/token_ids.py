@@ -1,5 +1,6 @@
 """vLLM's dialect: token ids beside the text, prompts as ids. SGLang and the echo engine follow it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from panal.core.errors import EngineFailed
@@ -11,6 +12,7 @@ from panal.node.engines.dialect import (
     ChunkReader,
     EngineRequest,
     as_chat_chunk,
+    calls_tools,
     continuation_body,
     plain_delta,
     streamed,
@@ -19,16 +21,19 @@ from panal.node.engines.engine import Delta, EngineCall, Json
 from panal.node.engines.text_chunks import TextChunks
 from panal.protocol.messages import TokenUsage
 
+OpenMessage = Callable[[EngineCall, str], EngineRequest]
+
 
 class TokenIdsReader:
     """Chunks with ``token_ids`` in their choices and ``prompt_token_ids`` at the start."""
 
-    def __init__(self, call: EngineCall) -> None:
+    def __init__(self, call: EngineCall, *, raw: bool) -> None:
+        """``raw``: the completions route was asked, whatever the call's own route is."""
         self._route = call.route
-        self._resumed = call.emitted is not None
+        self._raw = raw
         self._prompt_tokens = 0
         self._client_wants_ids = bool(call.body.get("return_token_ids"))
-        self._short = TextChunks(Route.COMPLETIONS if self._resumed else call.route)
+        self._short = TextChunks(Route.COMPLETIONS if raw else call.route)
 
     def short(self, event: bytes) -> Delta | None:
         """See ChunkReader. Ids that the client asked for itself stay in its chunks."""
@@ -36,7 +41,7 @@ class TokenIdsReader:
 
     async def read(self, chunk: Json) -> Delta:
         ids, tokens = self._take_ids(chunk)
-        if self._resumed and self._route is Route.CHAT:
+        if self._raw and self._route is Route.CHAT:
             chunk = as_chat_chunk(chunk)
         delta = plain_delta(chunk, self._route)
         if ids is not None:
@@ -71,7 +76,13 @@ class TokenIdsReader:
 
 
 class TokenIdsDialect:
-    """vLLM's options. Its raw route makes 16 tokens where no limit is given, so a resume always gives one."""
+    """vLLM's options. Its raw route makes 16 tokens where no limit is given, so a resume always gives one.
+
+    ``open_message``: how the rest of an answer that may call tools is asked for, None where it cannot be.
+    """
+
+    def __init__(self, open_message: OpenMessage | None = None) -> None:
+        self._open_message = open_message
 
     def first(self, call: EngineCall, model: str) -> EngineRequest:
         body = streamed(call.body, model)
@@ -79,6 +90,12 @@ class TokenIdsDialect:
 
     async def resumed(self, call: EngineCall, model: str, context_tokens: int, ask: Ask) -> EngineRequest:
         assert call.emitted is not None
+        if self._in_message(call):
+            assert self._open_message is not None
+            request = self._open_message(call, model)
+            return EngineRequest(
+                request.path, self._with_options(request.body, call), nothing_left=request.nothing_left
+            )
         body = self._with_options(continuation_body(call, model), call)
         path = PATHS[Route.COMPLETIONS]
         if body.get("max_tokens") == 0:
@@ -96,7 +113,10 @@ class TokenIdsDialect:
 
     def reader(self, call: EngineCall, ask: Ask) -> ChunkReader:
         del ask
-        return TokenIdsReader(call)
+        return TokenIdsReader(call, raw=call.emitted is not None and not self._in_message(call))
+
+    def _in_message(self, call: EngineCall) -> bool:
+        return self._open_message is not None and call.route is Route.CHAT and calls_tools(call.body)
 
     def _with_options(self, body: Json, call: EngineCall) -> Json:
         body["return_token_ids"] = True

@@ -18,7 +18,8 @@ from panal.node.hardware.idle import Idle, IdleSensor
 from panal.node.hardware.memory import EngineMemory, is_back
 from panal.node.hardware.yield_phases import YieldPhases
 from panal.policy import owner_values as values
-from panal.policy.owner import Owner, begin, handle
+from panal.policy.owner import begin, handle
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
     AttemptStarted,

@@ -1,7 +1,7 @@
 """Measures the phases of a yield, from the owner's input to the memory that is back."""
 
 from panal.core.nodes import NodeState
-from panal.policy.owner import Owner
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import IN_USE, PAUSED, UNKNOWN, EnginePhase
 from panal.protocol.messages import YieldReport
 

@@ -24,7 +24,7 @@ TELL_PER_H_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Three numbers for each hour of the week, from Monday 00:00; ``told_s`` is UTC seconds of the last look."""
+    """Three numbers for each hour of the week, from Monday 00:00; ``told_s``: UTC seconds, the last look."""
 
     free_h: tuple[float, ...] = (0.0,) * WEEK_H
     taken_h: tuple[float, ...] = (0.0,) * WEEK_H

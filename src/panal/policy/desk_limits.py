@@ -11,13 +11,15 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps are None where there is none. ``hours``: all of them must allow. ``programs``: lower case."""
+    """Caps are None where there is none. ``hours``: all of them must allow. ``programs``: lower case.
+    ``closed``: somebody's limits cannot be understood, so that nothing is allowed."""
 
     memory_bytes_max: int | None = None
     gpu_memory_bytes_max: int | None = None
     power_w_max: float | None = None
     hours: tuple[str, ...] = ()
     programs: frozenset[str] = frozenset()
+    closed: bool = False
 
 
 def joined(operators: Limits, owner: Limits) -> Limits:
@@ -28,6 +30,7 @@ def joined(operators: Limits, owner: Limits) -> Limits:
         power_w_max=_least(operators.power_w_max, owner.power_w_max),
         hours=tuple(text for text in (*operators.hours, *owner.hours) if text),
         programs=operators.programs | owner.programs,
+        closed=operators.closed or owner.closed,
     )
 
 

@@ -31,7 +31,10 @@ class YieldPhases:
             self._engine_gone, report.engine_gone_s = True, since_s
         if after.state is NodeState.YIELDING:
             return None
-        report.memory_back_s = since_s
+        if after.state is NodeState.SUSPENDED:
+            report.kept = True
+        else:
+            report.memory_back_s = since_s
         if not self._handed_over:
             report.handed_over_s = since_s
         self._report = None

@@ -128,3 +128,24 @@ IN_FULL: tuple[m.Message, ...] = (
         facts={"cores": 16, "system": "linux"},
     ),
 )
+
+NEWER: dict[str, tuple[m.Message, ...]] = {
+    "golden_desk.txt": (
+        m.Heartbeat(
+            node=NODE,
+            instance=INSTANCE,
+            sequence=42,
+            state="available",
+            hazards_per_h=[0.1, 1.5],
+        ),
+        m.YieldReport(
+            no_new_work_s=0.25,
+            handed_over_s=0.5,
+            engine_gone_s=0.0,
+            memory_back_s=0.0,
+            attempts=1,
+            kept=True,
+        ),
+    ),
+}
+"""Examples of fields that came later, by the file of their golden bytes."""

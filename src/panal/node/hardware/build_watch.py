@@ -13,6 +13,7 @@ from panal.node.desk_limits import DeskLimits, operators_limits
 from panal.node.hardware.bus_calls import BusCalls, session_address
 from panal.node.hardware.desktop_input import DesktopInput
 from panal.node.hardware.idle import IdleSensor, sensor_for
+from panal.node.hardware.idle_helper import HelperIdle
 from panal.node.hardware.learnt_calendar import LearntCalendar
 from panal.node.hardware.memory import EngineMemory
 from panal.node.hardware.owner_watch import OwnerWatch
@@ -73,6 +74,8 @@ def build_watch(
         )  # fmt: skip
     else:
         sensor = sensor_for(machine.node_class, machine.platform, machine.environment, clock)
+        if owned:
+            sensor = HelperIdle(machine.home / "desk" / "sessions", sensor, clock)
     return OwnerWatch(
         policy_for(machine.node_class, settings.owner),
         sensor,

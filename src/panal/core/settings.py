@@ -88,6 +88,7 @@ class OwnerSettings(Masked):
 
     idle_s: float | None = setting(None, "without input before the node is free", low=1, high=86400)
     cooldown_s: float | None = setting(None, "without input after a yield", low=0, high=86400)
+    cooldown_s_max: float | None = setting(None, "longest cooldown of a busy desk", low=1, high=86400)
     grace_s: float | None = setting(None, "attempts may still end after the hand-over began", low=0, high=2)
     engine_stop_s: float | None = setting(None, "a stopping engine is killed after", low=0.1, high=5)
     memory_back_s_max: float | None = setting(None, "memory must be back after", low=1, high=10)

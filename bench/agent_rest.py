@@ -10,7 +10,6 @@ its engine loaded (a process of its own, not counted). Nothing is asserted.
 import argparse
 import contextlib
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support.dbus_mocks import mocked_bus
 from tests.support.desks import Desk, office
+from tests.support.installation import short_folder
 
 CPU_BAR_SHARE, MEMORY_BAR_MB = 0.01, 80.0
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     seconds = parser.parse_args().seconds
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rest", dir="/tmp")))
+        folder = stack.enter_context(short_folder())
         owner = {"PANAL_OWNER__COOLDOWN_S": "5", "PANAL_OWNER__PROGRAMS": "some-game,some-cad"}
         try:
             bus = stack.enter_context(mocked_bus())
@@ -43,7 +43,7 @@ def main() -> None:
             sensors = f"X11, terminals, named programs, disk ({skipped})"
         place = stack.enter_context(office(folder, "echo", desk_count=1, owner=owner))
         desk = place.desks[0]
-        print(f"sensors: {sensors}")
+        print(f"sensors: {sensors}; {psutil.cpu_count()} cores")
         measured("free, engine loaded", desk, seconds, touch=False)
         measured("in use by its owner", desk, seconds, touch=True)
     print(f"bars: {CPU_BAR_SHARE:.0%} of a core, {MEMORY_BAR_MB:g} MB")
@@ -65,7 +65,7 @@ def measured(what: str, desk: Desk, seconds: float, *, touch: bool) -> None:
     memory = process.memory_full_info()
     print(
         f"{what}: {used_s / passed_s:.2%} of a core, {memory.rss / 1e6:.1f} MB resident "
-        f"({memory.uss / 1e6:.1f} MB its own), {process.num_threads()} threads, {psutil.cpu_count()} cores here"
+        f"({memory.uss / 1e6:.1f} MB its own), {process.num_threads()} threads"
     )
 
 

@@ -107,11 +107,11 @@ class OwnerSettings(Masked):
     bus_unload_s: float | None = setting(None, "without the bus before the engine stops", low=5, high=86400)
     hours: str = setting("", "when the node may work, 'mo-fr 18:00-08:00, sa-su 00:00-24:00'; empty: always")
     programs: tuple[str, ...] = setting((), "names of programs that end work while they run")
-    memory_bytes_max: int = setting(0, "engine's main memory; 0: no cap", low=0, high=2**50)
-    gpu_memory_bytes_max: int = setting(0, "engine's GPU memory; 0: no cap", low=0, high=2**50)
+    memory_bytes_max: int = setting(0, "engine's main memory; 0: no cap", low=0, high=10**15)
+    gpu_memory_bytes_max: int = setting(0, "engine's GPU memory; 0: no cap", low=0, high=10**15)
     power_w_max: float = setting(0.0, "GPU's power; 0: no cap", low=0, high=5000)
-    weights_bytes_max: int = setting(0, "cache of weights; 0: no cap", low=0, high=2**50)
-    disk_free_bytes_min: int = setting(512 * MIB, "disk that must stay free", low=0, high=2**50)
+    weights_bytes_max: int = setting(0, "cache of weights; 0: no cap", low=0, high=10**15)
+    disk_free_bytes_min: int = setting(512 * MIB, "disk that must stay free", low=0, high=10**15)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

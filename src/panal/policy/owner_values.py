@@ -104,8 +104,8 @@ _DEFAULTS = {
 
 _EDITABLE = (
     "idle_s", "cooldown_s", "cooldown_s_max", "grace_s", "engine_stop_s", "memory_back_s_max",
-    "sensor_stale_s", "nobody_s", "locked_s", "gpu_counts", "gpu_free_s", "work_on_battery", "halve_s", "heat_s",
-    "warm_s_max", "keep_model_s", "unload_s", "bus_unload_s",
+    "sensor_stale_s", "nobody_s", "locked_s", "gpu_counts", "gpu_free_s", "work_on_battery", "halve_s",
+    "heat_s", "warm_s_max", "keep_model_s", "unload_s", "bus_unload_s",
 )  # fmt: skip
 
 

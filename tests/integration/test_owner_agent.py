@@ -112,6 +112,22 @@ async def desktop(tmp_path: Path) -> AsyncIterator[Desktop]:
     await gateway.close()
 
 
+async def test_half_the_slots_are_told_and_kept_to(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        full = (await desk.gateway.ready()).slots
+        desk.agent.limit_slots(0.5)
+        await desk.gateway.heartbeat_with(lambda beat: beat.replicas[0].slots == full // 2)
+        waiting = AgentSettings(node=NodeId("node_test"), agent_version="test").waiting_max
+        opened = [desk.gateway.open(slow_chat()) for _ in range(full + waiting)]
+        refused = opened[full // 2 + waiting :]
+        for one in refused:
+            last = await one.end()
+            assert last.error is not None
+            assert last.error.code == "slots_full"
+        desk.agent.limit_slots(1.0)
+        await desk.gateway.heartbeat_with(lambda beat: beat.replicas[0].slots == full)
+
+
 def slow_chat() -> Any:
     return chat("count 400", x_echo={"delay_token_s": 0.02})
 

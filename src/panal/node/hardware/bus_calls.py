@@ -55,9 +55,9 @@ class BusCalls:
         self, service: str, path: str, interface: str, member: str, signature: str = "", *body: Any
     ) -> list[Any]:
         """The answer's body."""
+        bus = await self._connected()
         from dbus_fast import Message, MessageType
 
-        bus = await self._connected()
         message = Message(
             destination=service, path=path, interface=interface, member=member, signature=signature,
             body=list(body),

@@ -119,7 +119,7 @@ def _noticed(owner: Owner, signs: Signs) -> Owner:
         owner = replace(owner, trace_s=now_s - signs.remote_idle_s)
     if signs.busy is not False:
         owner = replace(owner, trace_s=now_s, active=True)
-    return replace(owner, active=True) if came else owner
+    return replace(owner, active=True, trace_s=now_s) if came else owner
 
 
 def _gpu_seen(owner: Owner, use: GpuUse) -> Owner:

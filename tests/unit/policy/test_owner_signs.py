@@ -75,6 +75,8 @@ class Desk:
         self.now_s += seconds
         if self.idle_s is not None:
             self.idle_s = 0.0 if touch else self.idle_s + seconds
+        if self.signs.remote_idle_s is not None:
+            self.see(remote_idle_s=self.signs.remote_idle_s + seconds)
         self.send(replace(self.signs, now_s=self.now_s))
         if self.gpu is not None:
             self.send(replace(self.gpu, now_s=self.now_s))
@@ -223,15 +225,19 @@ def test_a_battery_is_no_reason_where_the_owner_says_so() -> None:
     assert desk.state is NodeState.SERVING
 
 
+@pytest.mark.parametrize("blind", [False, True], ids=["input seen", "input not seen"])
 @pytest.mark.parametrize("before", [People.LOCKED, People.NOBODY])
-def test_unlock_and_login_end_work_at_once_also_where_input_is_not_seen(before: People) -> None:
-    desk = Desk(policy(NodeClass.DESKTOP), idle_s=None)
+def test_unlock_and_login_end_work_at_once_also_where_input_says_nothing(before: People, blind: bool) -> None:
+    desk = Desk(policy(NodeClass.DESKTOP), idle_s=None if blind else 7200.0)
     desk.see(people=before)
     desk.seconds_until(lambda: desk.state is NodeState.AVAILABLE, 400.0, 1.0)
     desk.send(AttemptStarted(desk.now_s))
     desk.see(people=People.HERE)
     desk.look()
-    assert desk.state is NodeState.YIELDING
+    assert (desk.state, desk.owner.reason) == (
+        NodeState.YIELDING,
+        values.UNKNOWN if blind else values.IN_USE,
+    )
 
 
 def test_typing_over_ssh_is_a_trace_of_the_owner() -> None:
@@ -239,7 +245,6 @@ def test_typing_over_ssh_is_a_trace_of_the_owner() -> None:
     desk.see(remote_idle_s=5000.0)
     desk.serving()
     for _ in range(10):
-        desk.see(remote_idle_s=(desk.signs.remote_idle_s or 0.0) + 0.25)
         desk.look()
     assert desk.state is NodeState.SERVING
     desk.see(remote_idle_s=0.0)
@@ -252,9 +257,7 @@ def test_a_fresh_ssh_login_ends_work_and_an_old_one_does_not_begin_it_sooner() -
     desk.see(remote_idle_s=0.5)
     desk.look()
     assert desk.state is NodeState.YIELDING
-    for _ in range(890):
-        desk.see(remote_idle_s=(desk.signs.remote_idle_s or 0.0) + 1.0)
-        desk.look(1.0)
+    desk.look_for(890)
     assert desk.state is NodeState.OWNER
 
 

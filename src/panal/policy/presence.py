@@ -130,7 +130,7 @@ def _gpu_seen(owner: Owner, use: GpuUse) -> Owner:
         if now_s - taken >= owner.policy.gpu_patience_s and owner.policy.gpu_counts:
             owner = replace(owner, trace_s=now_s, active=True)
     else:
-        free_s = owner.gpu_free_s if owner.gpu_free_s < inf else now_s
+        free_s = inf if use.foreign is None else min(owner.gpu_free_s, now_s)
         owner = replace(owner, gpu_taken_s=inf, gpu_free_s=free_s)
     if use.hot:
         owner = replace(owner, hot_from_s=min(owner.hot_from_s, now_s), hot_until_s=now_s)

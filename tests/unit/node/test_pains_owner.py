@@ -42,12 +42,11 @@ class Around:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.other_session = False
-        self.gpu = self
 
     def signs(self) -> Signs:
         return Signs(self.clock.monotonic_seconds(), people=People.HERE, busy=self.other_session)
 
-    def read(self) -> None:
+    def gpu_use(self) -> None:
         return None
 
     def words(self) -> dict[str, str]:

@@ -26,12 +26,12 @@ from panal.node.hardware.logind import SessionFacts, facts_of
 from panal.node.hardware.memory import EngineMemory
 from panal.node.hardware.power import Power
 from panal.node.hardware.programs import Programs
-from panal.node.hardware.senses import Senses
+from panal.node.hardware.senses import NoGpu, Senses
 from panal.node.hardware.surroundings import Place, Surroundings
 from panal.node.hardware.terminals import Terminals
 from panal.node.hardware.watcher import STALE_S, Blind, Watcher
 from panal.policy.desk_limits import Limits
-from panal.policy.signs import People
+from panal.policy.signs import GpuUse, People
 
 
 async def test_a_call_that_hangs_costs_one_thread_and_nobody_waits_for_it() -> None:
@@ -280,6 +280,18 @@ async def test_an_engine_over_its_memory_cap_is_seen_and_so_is_one_that_cannot_b
     limits = Limits(gpu_memory_bytes_max=2**50)
     blind = Senses(a_place(tmp_path), clock, lambda: limits, EngineMemory(Broken()))
     assert blind.signs().over_limit
+
+
+def test_accelerators_that_cannot_be_read_are_not_seen_and_end_nothing_else(tmp_path: Path) -> None:
+    class Broken(NoGpu):
+        def read(self) -> GpuUse | None:
+            raise OSError("driver")
+
+    senses = Senses(a_place(tmp_path), ManualClock(), Limits, EngineMemory(), Broken())
+    use = senses.gpu_use()
+    assert use is not None
+    assert use.foreign is None
+    assert Senses(a_place(tmp_path), ManualClock(), Limits, EngineMemory()).gpu_use() is None
 
 
 def test_a_power_cap_that_cannot_be_set_is_told_to_the_owner(tmp_path: Path) -> None:

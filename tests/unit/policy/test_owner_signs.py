@@ -306,6 +306,15 @@ def test_a_gpu_that_cannot_be_seen_is_an_owner_at_work(silent: bool) -> None:
     assert desk.owner.reason == values.UNKNOWN
 
 
+def test_a_gpu_that_was_not_seen_must_be_seen_free_for_the_whole_minute() -> None:
+    desk = Desk(policy(NodeClass.DESKTOP), gpu=replace(FREE, foreign=None))
+    desk.look_for(300)
+    assert desk.owner.reason == values.UNKNOWN
+    desk.gpu = FREE
+    took_s = desk.seconds_until(lambda: desk.state is NodeState.AVAILABLE, 100.0, 1.0)
+    assert took_s >= 59.0
+
+
 def test_polite_looks_at_the_gpu_once_it_works_and_strict_at_input() -> None:
     for sharing, state in ((Sharing.POLITE, NodeState.SERVING), (Sharing.STRICT, NodeState.YIELDING)):
         desk = Desk(policy(NodeClass.WORKSTATION, sharing=sharing), gpu=FREE).serving()

@@ -210,6 +210,9 @@ class DesktopInput:
         except Blind as error:
             self._problem = f"{source.name}: {error}"
             return False
+        except Exception as error:  # noqa: BLE001 - a strange answer means an owner at work, not a dead agent
+            self._problem = f"{source.name} failed: {type(error).__name__}"
+            return False
         now_s = self._clock.monotonic_seconds()
         self._touched_s = (asked_s + now_s) / 2 - idle_s
         self._told_s = self._answered_s = now_s

@@ -12,7 +12,7 @@ class KeptOn:
     """A Sensor[bool] over GNOME's session manager, or KDE's power management."""
 
     name = "screen kept on"
-    each_s = 3.0
+    each_s = 4.0
 
     def __init__(self, bus: BusCalls) -> None:
         self._bus = bus

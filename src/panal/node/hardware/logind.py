@@ -52,7 +52,7 @@ class Logind:
     """A Sensor[SessionFacts]. ``user``: the agent's uid. Signals of logind lead to a look at once."""
 
     name = "sessions (logind)"
-    each_s = 3.0
+    each_s = 4.0
 
     def __init__(self, bus: BusCalls, user: int, clock: Clock) -> None:
         self._bus = bus

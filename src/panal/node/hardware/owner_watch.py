@@ -177,7 +177,7 @@ class OwnerWatch:
             self._feed(Paused(self._now(), until_s))
         if self._senses is not None:
             self._feed(self._senses.signs())
-            use = self._senses.gpu.read()
+            use = self._senses.gpu_use()
             if use is not None:
                 self._feed(use)
         if self._owner.policy.owned:

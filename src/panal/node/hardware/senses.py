@@ -1,6 +1,7 @@
 """Everything that OwnerWatch sees beside input: surroundings, accelerators, what the engine holds."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Collection
 from math import inf
@@ -68,6 +69,8 @@ class Senses:
         self._memory = memory
         self.gpu: GpuSensor = gpu if gpu is not None else NoGpu()
         self.surroundings = Surroundings(place, clock, limits, self._own_pids)
+        self._log = logging.getLogger("panal.node.owner")
+        self._gpu_failed = False
         self._held_s = -inf
         self._over = False
         self._power_w_max: float | None = None
@@ -83,6 +86,18 @@ class Senses:
         """The surroundings now."""
         self._cap_power()
         return self.surroundings.signs(over_limit=self._over_limit())
+
+    def gpu_use(self) -> GpuUse | None:
+        """The accelerators now, None where there is none. A sensor that fails sees nothing."""
+        try:
+            use = self.gpu.read()
+        except Exception as error:  # noqa: BLE001 - a broken sensor means an owner at work, not a dead agent
+            if not self._gpu_failed:
+                self._log.warning("the accelerators cannot be read: %s", type(error).__name__)
+            self._gpu_failed = True
+            return GpuUse(self._clock.monotonic_seconds(), foreign=None)
+        self._gpu_failed = False
+        return use
 
     def words(self) -> dict[str, str]:
         """Each sensor's word, for the owner's eyes."""

@@ -1,7 +1,7 @@
 # The everyday commands. What they do is in scripts/.
 VENV ?= .venv
 
-.PHONY: up test check fix bench-gateway demo fuzz soak retention services clean
+.PHONY: up test check fix bench-gateway bench-yield bench-agent-rest demo fuzz soak retention services clean
 
 up: $(VENV)/installed            ## run panal on this machine
 	@$(VENV)/bin/panal up $(ARGS)
@@ -20,6 +20,12 @@ fix: $(VENV)/developing          ## format and harmless corrections
 
 bench-gateway: $(VENV)/developing   ## what a gateway costs, side by side in one run
 	@$(VENV)/bin/python bench/gateway.py $(ARGS)
+
+bench-yield: $(VENV)/developing  ## 200 keys pressed while answers run: how soon the desk is its owner's
+	@YIELD_REPETITIONS=$${YIELD_REPETITIONS:-200} $(VENV)/bin/python -m pytest tests/e2e/test_yield.py $(ARGS)
+
+bench-agent-rest: $(VENV)/developing   ## what a resting agent costs: processor and memory over a minute
+	@$(VENV)/bin/python bench/agent_rest.py $(ARGS)
 
 fuzz: $(VENV)/developing         ## the long form of the fuzz test
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-5000} $(VENV)/bin/python -m pytest tests/e2e/test_fuzz.py --timeout 3600 $(ARGS)

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,17 @@ def request_of(response_id: str) -> str:
 
 @contextlib.contextmanager
 def office(
-    folder: Path, engine: str, desk_count: int = 2, *, environment: dict[str, str] | None = None
+    folder: Path,
+    engine: str,
+    desk_count: int = 2,
+    *,
+    environment: dict[str, str] | None = None,
+    owner: Mapping[str, str] | None = None,
 ) -> Iterator[Office]:
     """A gateway on one host and desks on others. ``engine``: echo, or embedded in its exact mode.
 
-    ``environment``: settings of the gateway's installation.
+    ``environment``: settings of the gateway's installation; ``owner``: of the desks' agents beside the
+    usual ones.
     """
     with contextlib.ExitStack() as stack:
         _own, (gateway_host, *desk_hosts) = stack.enter_context(hosts(desk_count + 1))
@@ -139,14 +145,16 @@ def office(
         token = installation.run("tokens", "create", "--uses", str(desk_count), "--class", "desktop")["token"]
         for number, host in enumerate(desk_hosts):
             screen = stack.enter_context(display())
-            desk = _join(folder / f"desk{number}", host, screen, made.url, token, engine)
+            desk = _join(folder / f"desk{number}", host, screen, made.url, token, engine, owner or {})
             stack.callback(desk.agent.kill)
             made.desks.append(desk)
         made.until_serving(desk_count)
         yield made
 
 
-def _join(home: Path, host: Host, screen: Display, url: str, token: str, engine: str) -> Desk:
+def _join(
+    home: Path, host: Host, screen: Display, url: str, token: str, engine: str, owner: Mapping[str, str]
+) -> Desk:
     environment = {
         "PANAL_HOME": str(home),
         "DISPLAY": screen.name,
@@ -154,6 +162,7 @@ def _join(home: Path, host: Host, screen: Display, url: str, token: str, engine:
         "PANAL_OWNER__COOLDOWN_S": "3600",
         "PANAL_NODE__EXACT": "true" if engine == "embedded" else "false",
         "PANAL_NODE__THREADS": "1",
+        **owner,
     }
     agent = Program(["join", url, "--token", token, "--engine", engine], environment, host.prefix)
     line = until(

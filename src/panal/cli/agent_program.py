@@ -34,17 +34,14 @@ from panal.core.proxies import Proxies, proxies_of
 from panal.core.settings import Settings, load
 from panal.node.agent import Agent, Ending
 from panal.node.attempt_spans import AttemptSpans
-from panal.node.desk import Desk
 from panal.node.engines.build import EngineWish, build_engine
 from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
-from panal.node.hardware.idle import sensor_for
-from panal.node.hardware.memory import EngineMemory
+from panal.node.hardware.build_watch import Machine, build_watch
 from panal.node.hardware.owner_watch import OwnerWatch
 from panal.node.joining import fresh_credential
 from panal.node.settings import AgentSettings
 from panal.node.single import only_one_agent
 from panal.node.weights import cache_folder
-from panal.policy.owner_values import policy_for
 from panal.telemetry.logs import fields
 from panal.telemetry.tracing import span_export
 
@@ -170,14 +167,8 @@ class AgentProgram:
 
     def _owner_watch(self, node_class: NodeClass) -> OwnerWatch:
         """Who comes first on this machine, and how to see them."""
-        return OwnerWatch(
-            policy_for(node_class, self._settings.owner),
-            sensor_for(node_class, sys.platform, os.environ, self._clock),
-            Desk(self._home, self._clock),
-            EngineMemory(),
-            self._clock,
-            poll_s=self._settings.node.poll_s,
-        )
+        machine = Machine(self._home, cache_folder(os.environ), node_class, sys.platform, os.environ)
+        return build_watch(machine, self._settings, self._clock)
 
     async def _credentialed(self) -> EnrolledNode:
         """The node with a credential; waits for an operator's approval. Raises NotAllowed if revoked."""

@@ -18,7 +18,11 @@ class NodeClass(StrEnum):
 
 
 class NodeState(StrEnum):
-    """What a node says of itself. New work goes to AVAILABLE and SERVING only."""
+    """What a node says of itself. New work goes to AVAILABLE and SERVING only.
+
+    SUSPENDED: its owner is there and the idle engine stays in memory for a while, as the owner allowed.
+    COOLDOWN: nothing stands against work but a waiting time.
+    """
 
     STARTING = "starting"
     OWNER = "owner"
@@ -27,6 +31,8 @@ class NodeState(StrEnum):
     YIELDING = "yielding"
     DRAINING = "draining"
     DEGRADED = "degraded"
+    SUSPENDED = "suspended"
+    COOLDOWN = "cooldown"
 
     @property
     def takes_work(self) -> bool:

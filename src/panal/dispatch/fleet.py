@@ -19,6 +19,9 @@ from panal.scheduling.routing import Candidate
 WORKING_STATES = frozenset(state.value for state in NodeState if state.takes_work)
 """A state that this version does not know takes no work."""
 
+HAZARD_PER_H_MAX = 10.0
+"""Whatever a node says of its owner, it weighs no more."""
+
 INCUMBENT_S = 3.0
 """A second instance of a node counts only after the first was silent for so long (copied identity)."""
 
@@ -243,6 +246,7 @@ def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: b
         prefill_tokens_per_s=report.prefill_tokens_per_s,
         decode_s_per_token=report.decode_s_per_token,
         continues_messages=report.continues_messages,
+        hazard_per_h=min(max(0.0, max(seen.heartbeat.hazards_per_h, default=0.0)), HAZARD_PER_H_MAX),
     )
 
 

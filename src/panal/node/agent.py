@@ -194,6 +194,7 @@ class Agent:
 
     def on_connection(self, connected: bool) -> None:
         self._attempts.connection(connected)
+        self._availability.bus_changed(connected=connected)
         if connected:
             self._changed()
 
@@ -229,6 +230,7 @@ class Agent:
         self._availability.drain(on=verb == "drain")
         if verb == "uncordon":
             self._attempts.stay()
+            self._availability.wanted()
         self._changed()
 
     async def _renew(self, credential: str) -> None:
@@ -296,6 +298,11 @@ class Agent:
         """See NodeWork."""
         return self._engine.process_ids()
 
+    def limit_slots(self, share: float) -> None:
+        """See NodeWork."""
+        self._attempts.limit_slots(share)
+        self._changed()
+
     def yielded(self, report: YieldReport) -> None:
         """See NodeWork."""
         self._reports.add_yield(report)
@@ -325,6 +332,7 @@ class Agent:
             reason=reason[:200],
             agent_version=self._settings.agent_version,
             replicas=[self._replica_report()] if self._engine.facts.model else [],
+            hazards_per_h=self._availability.hazards_per_h(),
         )
 
     def _replica_report(self) -> ReplicaReport:
@@ -338,7 +346,7 @@ class Agent:
             resume=facts.resume.value,
             routes=[route.value for route in facts.routes],
             context_tokens=facts.context_tokens,
-            slots=facts.slots,
+            slots=attempts.slots,
             running=attempts.running,
             waiting=attempts.waiting,
             pending_prefill_tokens=attempts.pending_prefill_tokens,

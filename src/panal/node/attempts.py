@@ -59,6 +59,7 @@ class Attempts:
         self._counts = counts
         self._may_serve = may_serve
         self._waiting_max = waiting_max
+        self._share = 1.0
         self._begun = begun
         self._on_over = over
         self._traced = traced
@@ -84,7 +85,16 @@ class Attempts:
         self._slots = self._workplace.engine.facts.slots
         self._workplace.slots = asyncio.Semaphore(self._slots)
 
+    def limit_slots(self, share: float) -> None:
+        """Take only this share of the slots, at least one, until told otherwise. What runs goes on."""
+        self._share = share
+
     # --- what the heartbeat tells
+
+    @property
+    def slots(self) -> int:
+        """Requests that may run at once now."""
+        return max(1, int(self._slots * self._share))
 
     @property
     def running(self) -> int:
@@ -133,7 +143,7 @@ class Attempts:
             return "not_serving", reason
         if run.deadline_s <= 0:
             return "too_late", "the deadline of this request is over"
-        if self.running + self.waiting >= self._slots + self._waiting_max:
+        if self.running + self.waiting >= self.slots + self._waiting_max:
             return "slots_full", "all slots of this replica are taken"
         return None
 

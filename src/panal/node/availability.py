@@ -31,6 +31,10 @@ class NodeWork(Protocol):
         """The processes whose memory is the engine's."""
         ...
 
+    def limit_slots(self, share: float) -> None:
+        """Take only this share of the engine's requests at once; those that run go on."""
+        ...
+
     def yielded(self, report: YieldReport) -> None:
         """One yield is over: tell the controller how long its phases took."""
         ...
@@ -73,6 +77,18 @@ class Availability(Protocol):
 
     def drain(self, *, on: bool) -> None:
         """Operators want the node empty, or no longer."""
+        ...
+
+    def bus_changed(self, *, connected: bool) -> None:
+        """The connection to the bus came or went."""
+        ...
+
+    def wanted(self) -> None:
+        """Somebody asks for a node that rests."""
+        ...
+
+    def hazards_per_h(self) -> list[float]:
+        """How often the owner may come, an hour: this hour and the next; empty where nobody owns it."""
         ...
 
 
@@ -151,6 +167,15 @@ class AlwaysAvailable:
         else:
             self._order(lambda work: work.start_engine())
         self._order(lambda work: work.state_changed())
+
+    def bus_changed(self, *, connected: bool) -> None:
+        """Nothing depends on it."""
+
+    def wanted(self) -> None:
+        """It never rests."""
+
+    def hazards_per_h(self) -> list[float]:
+        return []
 
     def _hand_over(self) -> None:
         self._drain_timer = None

@@ -42,6 +42,8 @@ class StatusFile(msgspec.Struct, kw_only=True):
     reason: str
     problem: str = ""
     """The sensor's own words, for the owner's eyes only."""
+    sensors: dict[str, str] = {}
+    """Each sensor's word. It may name programs: this file is readable for its owner alone."""
     attempts: int = 0
     paused: bool = False
     paused_until_utc_s: float | None = None
@@ -107,7 +109,9 @@ class Desk:
             return None
         return float("inf") if until_s is None else until_s
 
-    def write_status(self, state: str, reason: str, problem: str, attempts: int) -> None:
+    def write_status(
+        self, state: str, reason: str, problem: str, attempts: int, sensors: dict[str, str] | None = None
+    ) -> None:
         """Called by the agent. Raises SettingsError."""
         until_s = self.paused_until_utc_s()
         status = StatusFile(
@@ -117,6 +121,7 @@ class Desk:
             reason=reason,
             problem=problem or self.problem,
             attempts=attempts,
+            sensors=sensors or {},
             paused=until_s is not None,
             paused_until_utc_s=None if until_s is None or until_s == float("inf") else until_s,
         )

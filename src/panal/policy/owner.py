@@ -3,90 +3,78 @@
     owner, instructions = begin(policy, now_s)
     owner, instructions = handle(owner, event)
 
-*away* means that the owner comes first: paused on this machine, or (on owned machines) input, an unknown
-or a stale sensor. Once away, a machine is free again after ``idle_s`` without input, or ``cooldown_s``
-after a yield if that is longer. On a dedicated machine only a pause counts. E is the engine.
+*away* means that something comes before work: a pause on this machine; sleep, hours, heat, a limit, a lost
+bus; others on the GPU; and, on owned machines, the owner (presence.py judges all of it). E is the engine.
 
     from        when                                    to         instructions
     OWNER       neither away nor draining               STARTING   start E
+    OWNER       the same, but a wait is not over        COOLDOWN
     OWNER       draining                                DRAINING
     OWNER       E is there all the same                 YIELDING   stop taking work, stop E
+    COOLDOWN    as OWNER; away                          OWNER
     STARTING    E serves                                AVAILABLE
+    STARTING    E does not serve after warm_s_max       YIELDING   then COOLDOWN, longer each time
     AVAILABLE   an attempt runs                         SERVING
     SERVING     none runs                               AVAILABLE
     these 3     E is gone                               STARTING   start E
     these 3     draining                                DRAINING   stop taking work
     these 3     away                                    YIELDING   stop taking work, hand over all
+    these 3     hot for halve_s; cool for cool_s        same       half the slots; all of them
     YIELDING    no attempt left, or grace over          same       stop E
+    YIELDING    no attempt left, E may be kept          SUSPENDED
     YIELDING    E still there after engine_stop_s       same       stop E by killing, again and again
     YIELDING    E gone, each tick                       same       check memory
     YIELDING    memory not back in time                 same       report it; no work until it is back
     YIELDING    E gone and its memory back              OWNER, or DRAINING when draining
+    SUSPENDED   no longer away                          AVAILABLE
+    SUSPENDED   keep_model_s over, room needed, E gone  YIELDING   stop E
     DRAINING    drain_s over and attempts left          same       hand over all
     DRAINING    no attempt left, or grace over          same       stop E (then as in YIELDING)
     DRAINING    away while E is there                   YIELDING   stop taking work, hand over all
     DRAINING    no longer draining                      OWNER, YIELDING or AVAILABLE/SERVING, by E
 
 A change of state or reason is reported. An attempt that starts where none may is handed over at once.
-Nothing ends a pause but its time and the owner: no policy, drain or sensor.
+Nothing ends a pause but its time and the owner: no policy, drain or sensor. STARTING is what the plans
+call warming.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from panal.core.nodes import NodeState
 from panal.policy import owner_values as values
+from panal.policy.owner_facts import cold_start, taken_in, yield_counted
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
-    AttemptEnded,
     AttemptStarted,
     CheckMemory,
-    DrainAsked,
     EnginePhase,
-    EngineStarted,
     EngineStopped,
     HandOverAll,
-    MemoryIsBack,
+    LimitSlots,
     OwnerEvent,
     OwnerInstruction,
     OwnerPolicy,
-    Paused,
-    PolicyChanged,
-    Reading,
     ReportChange,
-    Resumed,
     StartEngine,
     StopEngine,
     StopTakingWork,
     Tick,
 )
-from panal.policy.sight import Sight, see
+from panal.policy.presence import (
+    IN_USE_BY_FLEET,
+    away_reason,
+    empty_reason,
+    entry_reason,
+    may_keep_engine,
+    sensor_stale,
+    wants_empty,
+)
 
-_IN_USE_BY_FLEET = (NodeState.STARTING, NodeState.AVAILABLE, NodeState.SERVING)
+_NOT_SOON_AGAIN = (values.HOT, values.BATTERY, values.LIMIT)
+"""After these a start waits for the cooldown, so that a machine at the limit does not go to and fro."""
 
-Step = tuple["Owner", list[OwnerInstruction]]
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Everything the machine knows. ``reason`` is why no work is taken, empty when it is."""
-
-    policy: OwnerPolicy
-    state: NodeState
-    reason: str
-    engine: EnginePhase = EnginePhase.OFF
-    attempts: int = 0
-    sight: Sight | None = None
-    active: bool = True
-    paused_until_s: float = -inf
-    draining: bool = False
-    leaving_from_s: float = -inf
-    """When the yield or the drain that goes on began."""
-    handed_over_s: float = inf
-    stop_asked_s: float = -inf
-    late: bool = False
-    yields_s: tuple[float, ...] = ()
-    """The newest yields to the owner, at most ``policy.flaps`` of them."""
-    cooldown_s: float = 0.0
+Step = tuple[Owner, list[OwnerInstruction]]
 
 
 def begin(policy: OwnerPolicy, now_s: float, paused_until_s: float = -inf) -> Step:
@@ -98,59 +86,14 @@ def begin(policy: OwnerPolicy, now_s: float, paused_until_s: float = -inf) -> St
 def handle(owner: Owner, event: OwnerEvent) -> Step:
     """Take in an event. Returns the machine after it and what is to be done, in this order."""
     now_s = event.now_s
-    after = _taken_in(owner, event)
+    after = taken_in(owner, event)
     ticked = isinstance(event, (Tick, EngineStopped))
     changed, instructions = _settled(after, now_s, ticked=ticked)
     if isinstance(event, AttemptStarted):
         instructions += _late_attempt(changed, now_s, instructions)
+    changed, more = _heat(changed, now_s)
+    instructions += more
     return _reported(owner, (changed, instructions), now_s)
-
-
-def away_reason(owner: Owner, now_s: float) -> str | None:
-    """Why the owner comes first at the moment, None when he or she does not."""
-    if now_s < owner.paused_until_s:
-        return values.PAUSED
-    if not owner.policy.owned:
-        return None
-    if owner.sight is None or owner.sight.problem or _stale(owner, now_s):
-        return values.UNKNOWN
-    return values.IN_USE if owner.active else None
-
-
-def required_idle_s(owner: Owner, now_s: float) -> float:
-    """How long there must be no input before the machine is free."""
-    if not owner.yields_s:
-        return owner.policy.idle_s
-    calm = now_s - owner.yields_s[-1] >= owner.policy.calm_s
-    return max(owner.policy.idle_s, owner.policy.cooldown_s if calm else owner.cooldown_s)
-
-
-def _taken_in(owner: Owner, event: OwnerEvent) -> Owner:
-    """The facts after the event, no decision taken yet."""
-    match event:
-        case Reading():
-            return _seen(owner, event)
-        case AttemptStarted():
-            return replace(owner, attempts=owner.attempts + 1)
-        case AttemptEnded():
-            return replace(owner, attempts=max(0, owner.attempts - 1))
-        case EngineStarted():
-            return replace(owner, engine=EnginePhase.ON)
-        case EngineStopped():
-            return _engine_gone(owner)
-        case MemoryIsBack():
-            return replace(owner, engine=EnginePhase.OFF) if owner.engine is EnginePhase.CHECKING else owner
-        case Paused():
-            return replace(owner, paused_until_s=event.until_s)
-        case Resumed():
-            return replace(owner, paused_until_s=-inf)
-        case DrainAsked():
-            return replace(owner, draining=event.drain)
-        case PolicyChanged():
-            newly_owned = event.policy.owned and not owner.policy.owned
-            return replace(owner, policy=event.policy, active=owner.active or newly_owned)
-        case Tick():
-            return owner
 
 
 def _late_attempt(owner: Owner, now_s: float, told: list[OwnerInstruction]) -> list[OwnerInstruction]:
@@ -162,41 +105,18 @@ def _late_attempt(owner: Owner, now_s: float, told: list[OwnerInstruction]) -> l
     return [HandOverAll(left_s if 0 < left_s < inf else 0.0)]
 
 
-def _seen(owner: Owner, reading: Reading) -> Owner:
-    if not owner.policy.owned:
-        return owner
-    before = owner.sight
-    sight = see(before, reading)
-    gap = before is not None and reading.now_s - before.read_s > owner.policy.sensor_stale_s
-    if gap:
-        sight = replace(sight, input_s=reading.now_s)
-    touched = before is not None and sight.input_s > before.input_s
-    owner = replace(owner, sight=sight, active=owner.active or touched or bool(sight.problem))
-    free = not sight.problem and sight.read_s - sight.input_s >= required_idle_s(owner, reading.now_s)
-    return replace(owner, active=False) if free else owner
-
-
-def _engine_gone(owner: Owner) -> Owner:
-    if owner.engine is EnginePhase.OFF:
-        return owner
-    if owner.state in _IN_USE_BY_FLEET:
-        return replace(owner, engine=EnginePhase.OFF)
-    if owner.engine in (EnginePhase.ON, EnginePhase.STARTING):
-        # It went by itself: it must still be told to stop, or whoever started it starts it again.
-        return replace(owner, engine=EnginePhase.STARTING)
-    return replace(owner, engine=EnginePhase.CHECKING)
-
-
 def _settled(owner: Owner, now_s: float, *, ticked: bool) -> Step:
     """Go on from the facts, as far as they lead. Ends: every repetition changes the state at most once."""
     away = away_reason(owner, now_s)
     if owner.state is NodeState.YIELDING:
         return _yielding(owner, now_s, away, ticked=ticked)
-    if away is not None and (owner.state in _IN_USE_BY_FLEET or owner.engine is not EnginePhase.OFF):
+    if owner.state is NodeState.SUSPENDED:
+        return _suspended(owner, now_s, away, ticked=ticked)
+    if away is not None and (owner.state in IN_USE_BY_FLEET or owner.engine is not EnginePhase.OFF):
         return _yield_begins(owner, now_s, away, ticked=ticked)
     if owner.state is NodeState.DRAINING:
         return _draining(owner, now_s, ticked=ticked)
-    if owner.state is NodeState.OWNER:
+    if owner.state in (NodeState.OWNER, NodeState.COOLDOWN):
         return _with_owner(owner, now_s, away, ticked=ticked)
     return _with_fleet(owner, now_s, ticked=ticked)
 
@@ -204,40 +124,51 @@ def _settled(owner: Owner, now_s: float, *, ticked: bool) -> Step:
 def _with_owner(owner: Owner, now_s: float, away: str | None, *, ticked: bool) -> Step:
     if owner.engine is not EnginePhase.OFF:
         return _yield_begins(owner, now_s, values.GIVING_BACK, ticked=ticked)
-    if owner.draining:
-        return replace(owner, state=NodeState.DRAINING, reason=values.DRAINING), []
+    if wants_empty(owner):
+        return replace(owner, state=NodeState.DRAINING, reason=empty_reason(owner)), []
+    away = away or entry_reason(owner, now_s)
     if away is not None:
-        return replace(owner, reason=away), []
-    return _starting(owner)
+        return replace(owner, state=NodeState.OWNER, reason=away), []
+    if now_s < owner.not_before_s:
+        return replace(owner, state=NodeState.COOLDOWN, reason=values.COOLING), []
+    return _starting(owner, now_s)
 
 
-def _starting(owner: Owner) -> Step:
+def _starting(owner: Owner, now_s: float) -> Step:
+    if owner.state is not NodeState.STARTING:
+        owner = replace(owner, warming_from_s=now_s)
     started = replace(owner, state=NodeState.STARTING, reason=values.STARTING, engine=EnginePhase.STARTING)
     return started, [StartEngine()]
 
 
 def _with_fleet(owner: Owner, now_s: float, *, ticked: bool) -> Step:
-    if owner.draining:
+    if wants_empty(owner):
         began = replace(
             owner,
             state=NodeState.DRAINING,
-            reason=values.DRAINING,
+            reason=empty_reason(owner),
             leaving_from_s=now_s,
             handed_over_s=inf,
         )
         after, more = _draining(began, now_s, ticked=ticked)
-        return after, [StopTakingWork(values.DRAINING), *more]
+        return after, [StopTakingWork(empty_reason(owner)), *more]
     if owner.engine is EnginePhase.OFF:
-        return _starting(owner)
+        return _starting(owner, now_s)
     if owner.engine is not EnginePhase.ON:
-        return owner, []
+        if now_s - owner.warming_from_s < owner.policy.warm_s_max:
+            return owner, []
+        return _yield_begins(cold_start(owner, now_s), now_s, values.NOT_WARM, ticked=ticked)
+    unload_s = owner.policy.unload_s if owner.policy.owned else 0.0
+    if unload_s and not owner.attempts and now_s - owner.asked_s >= unload_s:
+        return _yield_begins(replace(owner, resting=True), now_s, values.RESTING, ticked=ticked)
     state = NodeState.SERVING if owner.attempts else NodeState.AVAILABLE
     return replace(owner, state=state, reason=""), []
 
 
 def _draining(owner: Owner, now_s: float, *, ticked: bool) -> Step:
-    if not owner.draining:
+    if not wants_empty(owner):
         return _undrained(owner, now_s, ticked=ticked)
+    owner = replace(owner, reason=empty_reason(owner))
     if owner.engine is EnginePhase.OFF:
         return owner, []
     if owner.engine is EnginePhase.ON and owner.attempts:
@@ -258,7 +189,9 @@ def _undrained(owner: Owner, now_s: float, *, ticked: bool) -> Step:
 
 def _yield_begins(owner: Owner, now_s: float, reason: str, *, ticked: bool) -> Step:
     if reason in (values.IN_USE, values.UNKNOWN):
-        owner = _yield_counted(owner, now_s)
+        owner = yield_counted(owner, now_s)
+    elif reason in _NOT_SOON_AGAIN:
+        owner = replace(owner, not_before_s=now_s + owner.policy.cooldown_s)
     owner = replace(
         owner, state=NodeState.YIELDING, reason=reason, leaving_from_s=now_s, handed_over_s=now_s, late=False
     )
@@ -273,6 +206,8 @@ def _yielding(owner: Owner, now_s: float, away: str | None, *, ticked: bool) -> 
     owner = replace(owner, reason=away or values.GIVING_BACK)
     if owner.engine is EnginePhase.OFF:
         return _settled(replace(owner, state=NodeState.OWNER), now_s, ticked=ticked)
+    if owner.engine is EnginePhase.ON and not owner.attempts and may_keep_engine(owner, away, now_s):
+        return replace(owner, state=NodeState.SUSPENDED, suspended_from_s=now_s), []
     instructions: list[OwnerInstruction] = []
     limit_s = owner.policy.memory_back_s_max
     if not owner.late and now_s - owner.leaving_from_s >= limit_s:
@@ -283,6 +218,21 @@ def _yielding(owner: Owner, now_s: float, away: str | None, *, ticked: bool) -> 
         return owner, instructions
     after, more = _engine_down(owner, now_s, ticked=ticked)
     return after, instructions + more
+
+
+def _suspended(owner: Owner, now_s: float, away: str | None, *, ticked: bool) -> Step:
+    """The owner is there, the engine sleeps in memory. Called for every event, so nothing is missed."""
+    if owner.engine is EnginePhase.ON and away is None and not wants_empty(owner):
+        return _with_fleet(replace(owner, state=NodeState.AVAILABLE), now_s, ticked=ticked)
+    kept = now_s - owner.suspended_from_s < owner.policy.keep_model_s
+    if owner.engine is EnginePhase.ON and kept and may_keep_engine(owner, away, now_s):
+        return owner, []
+    # It is the same yield that goes on: it is counted once, and its engine goes down without a grace.
+    owner = replace(
+        owner, state=NodeState.YIELDING, reason=away or values.GIVING_BACK, leaving_from_s=now_s, late=False
+    )
+    owner = replace(owner, handed_over_s=now_s - owner.policy.grace_s)
+    return _engine_down(owner, now_s, ticked=ticked)
 
 
 def _engine_down(owner: Owner, now_s: float, *, ticked: bool) -> Step:
@@ -296,20 +246,14 @@ def _engine_down(owner: Owner, now_s: float, *, ticked: bool) -> Step:
     return owner, []
 
 
-def _yield_counted(owner: Owner, now_s: float) -> Owner:
+def _heat(owner: Owner, now_s: float) -> Step:
+    """Half the requests while the card slows down by heat, all of them once it has been cool."""
     policy = owner.policy
-    calm = not owner.yields_s or now_s - owner.yields_s[-1] >= policy.calm_s
-    yields_s = (() if calm else owner.yields_s) + (now_s,)
-    yields_s = yields_s[-policy.flaps :]
-    cooldown_s = policy.cooldown_s if calm else owner.cooldown_s
-    often = len(yields_s) == policy.flaps and now_s - yields_s[0] <= policy.flapping_s
-    if often or cooldown_s > policy.cooldown_s:
-        cooldown_s = min(max(2 * cooldown_s, 1.0), max(policy.cooldown_s_max, policy.cooldown_s))
-    return replace(owner, yields_s=yields_s, cooldown_s=cooldown_s)
-
-
-def _stale(owner: Owner, now_s: float) -> bool:
-    return owner.sight is None or now_s - owner.sight.read_s > owner.policy.sensor_stale_s
+    if not owner.halved and now_s - owner.hot_from_s >= policy.halve_s:
+        return replace(owner, halved=True), [LimitSlots(0.5)]
+    if owner.halved and owner.hot_from_s == inf and now_s - owner.hot_until_s >= policy.cool_s:
+        return replace(owner, halved=False), [LimitSlots(1.0)]
+    return owner, []
 
 
 def _reported(before: Owner, step: Step, now_s: float) -> Step:
@@ -320,7 +264,7 @@ def _reported(before: Owner, step: Step, now_s: float) -> Step:
         same = before.sight is not None and before.sight.problem == after.sight.problem
         problem = "" if same else after.sight.problem
     elif after.policy.owned and after.reason == values.UNKNOWN and before.reason != values.UNKNOWN:
-        problem = "the sensor is silent" if _stale(after, now_s) else ""
+        problem = "the sensor is silent" if sensor_stale(after, now_s) else ""
     if problem or (before.state, before.reason) != (after.state, after.reason):
         instructions.append(ReportChange(problem))
     return after, instructions

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from panal.core.nodes import NodeClass
 from panal.core.settings import OwnerSettings
+from panal.policy.signs import BusChanged, GpuUse, Signs, Wanted
 
 IN_USE = "in use by its owner"
 PAUSED = "paused by its owner"
@@ -15,6 +16,25 @@ UNKNOWN = "idle state unknown"
 DRAINING = "drained by its operators"
 GIVING_BACK = "giving the machine back"
 STARTING = "starting"
+BATTERY = "on battery"
+SLEEP = "about to sleep"
+HOT = "too hot"
+HOURS = "outside its hours"
+DISK = "short of disk space"
+LIMIT = "over its owner's limit"
+OFFLINE = "no connection"
+RESTING = "resting"
+NOT_WARM = "the engine did not become ready"
+COOLING = "waiting before it starts again"
+
+
+class Sharing(StrEnum):
+    """What an owner's input means. STRICT: it ends work. POLITE: it delays the start, then only the use of
+    the GPU counts. SHARE: only the use of the GPU counts. Where that use cannot be seen, both are STRICT."""
+
+    STRICT = "strict"
+    POLITE = "polite"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +48,15 @@ class OwnerPolicy:
     ``engine_stop_s``: an engine that still stops after it is killed, and again each time.
     ``memory_back_s_max``: counted from the input. ``sensor_stale_s``: an older reading counts as input.
     ``drain_s``: attempts may end by themselves while operators drain the node, then they are handed over.
+    ``nobody_s``, ``locked_s``: with nobody logged in, or the screen locked, before the node is free.
+    ``gpu_counts``: use of the GPU by others ends work, after ``gpu_patience_s``; it must have been free for
+    ``gpu_free_s`` before a start. ``work_on_battery``: a battery is no reason.
+    ``halve_s``, ``heat_s``: slowed down by heat for so long, half the requests, and then none.
+    ``cool_s``: without heat before all requests are taken again.
+    ``warm_s_max``: an engine that does not serve after it is stopped, and tried again after the cooldown.
+    ``keep_model_s``: how long an idle engine may stay in memory when only input came; 0: not at all.
+    ``unload_s``: without a request before an owned node's engine is stopped; 0: never.
+    ``bus_unload_s``: without the bus before the engine is stopped.
     """
 
     owned: bool
@@ -38,24 +67,52 @@ class OwnerPolicy:
     memory_back_s_max: float = 10.0
     sensor_stale_s: float = 10.0
     drain_s: float = 10.0
+    sharing: Sharing = Sharing.STRICT
+    nobody_s: float = 60.0
+    locked_s: float = 180.0
+    gpu_counts: bool = True
+    gpu_patience_s: float = 0.0
+    gpu_free_s: float = 60.0
+    work_on_battery: bool = False
+    halve_s: float = 10.0
+    heat_s: float = 40.0
+    cool_s: float = 30.0
+    warm_s_max: float = 300.0
+    keep_model_s: float = 0.0
+    unload_s: float = 0.0
+    bus_unload_s: float = 600.0
     flaps: int = 3
     flapping_s: float = 3600.0
     cooldown_s_max: float = 3600.0
     calm_s: float = 7200.0
 
 
+KEEP_FREE_SHARE = 0.5
+"""An engine is kept in memory only while so much of each memory is free."""
+
 _DEFAULTS = {
-    NodeClass.DEDICATED: OwnerPolicy(owned=False, idle_s=0.0, cooldown_s=0.0, drain_s=60.0),
-    NodeClass.WORKSTATION: OwnerPolicy(owned=True, idle_s=300.0, cooldown_s=120.0),
+    NodeClass.DEDICATED: OwnerPolicy(
+        owned=False, idle_s=0.0, cooldown_s=30.0, drain_s=60.0, gpu_counts=False, gpu_patience_s=5.0,
+        gpu_free_s=0.0, bus_unload_s=1800.0,
+    ),
+    NodeClass.WORKSTATION: OwnerPolicy(
+        owned=True, idle_s=300.0, cooldown_s=120.0, sharing=Sharing.POLITE, locked_s=60.0
+    ),
     NodeClass.DESKTOP: OwnerPolicy(owned=True, idle_s=900.0, cooldown_s=300.0),
     NodeClass.LAPTOP: OwnerPolicy(owned=True, idle_s=900.0, cooldown_s=300.0),
-}
+}  # fmt: skip
+
+_EDITABLE = (
+    "idle_s", "cooldown_s", "cooldown_s_max", "grace_s", "engine_stop_s", "memory_back_s_max",
+    "sensor_stale_s", "nobody_s", "locked_s", "gpu_counts", "gpu_free_s", "work_on_battery", "halve_s",
+    "heat_s", "warm_s_max", "keep_model_s", "unload_s", "bus_unload_s",
+)  # fmt: skip
 
 
 def policy_for(node_class: NodeClass, overrides: OwnerSettings) -> OwnerPolicy:
     """The policy of a class with this machine's overrides. The class comes from the join token."""
-    names = ("idle_s", "cooldown_s", "grace_s", "engine_stop_s", "memory_back_s_max", "sensor_stale_s")
-    given = {name: getattr(overrides, name) for name in names}
+    given = {name: getattr(overrides, name) for name in _EDITABLE}
+    given["sharing"] = Sharing(overrides.sharing) if overrides.sharing else None
     return replace(
         _DEFAULTS[node_class], **{name: value for name, value in given.items() if value is not None}
     )
@@ -149,6 +206,10 @@ OwnerEvent = (
     | DrainAsked
     | PolicyChanged
     | Tick
+    | Signs
+    | GpuUse
+    | BusChanged
+    | Wanted
 )
 
 
@@ -190,7 +251,16 @@ class ReportChange:
     problem: str = ""
 
 
-OwnerInstruction = StopTakingWork | HandOverAll | StopEngine | CheckMemory | StartEngine | ReportChange
+@dataclass(frozen=True, slots=True)
+class LimitSlots:
+    """Take only this share of the engine's requests at once; 1 is all."""
+
+    share: float
+
+
+OwnerInstruction = (
+    StopTakingWork | HandOverAll | StopEngine | CheckMemory | StartEngine | ReportChange | LimitSlots
+)
 
 
 class EnginePhase(StrEnum):

@@ -1,6 +1,6 @@
 """What the readings of an input sensor are worth. A doubtful reading counts as input just now."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from panal.policy.owner_values import Reading
@@ -10,6 +10,8 @@ SLACK_S = 1.0
 SLACK_SHARE = 0.001
 SLACK_S_MAX = 5.0
 DOUBT_S = 10.0
+FROZEN_S = 60.0
+"""Nobody types so evenly that each look finds the very same time for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,9 @@ class Sight:
     sensor_input_s: float | None
     problem: str = ""
     doubted_s: float = -inf
+    idle_s: float | None = None
+    same_from_s: float = inf
+    """Since when the sensor has said the same ``idle_s``."""
 
 
 def see(before: Sight | None, reading: Reading) -> Sight:
@@ -34,8 +39,19 @@ def see(before: Sight | None, reading: Reading) -> Sight:
     Idle time either grows with the clock or falls to less than the time since the last reading, which is
     input. Anything else is implausible: negative, standing still, jumping ahead, falling a little. It counts
     as input, and the sensor is not believed for the next DOUBT_S either; it is then measured against its
-    new account. The very first reading has nothing to be measured against and is believed.
+    new account. The very first reading has nothing to be measured against and is believed. One that says the
+    same for FROZEN_S sees nobody.
     """
+    sight = _seen(before, reading)
+    same = before is not None and reading.idle_s is not None and before.idle_s == reading.idle_s
+    from_s = before.same_from_s if same and before is not None else reading.now_s
+    sight = replace(sight, idle_s=reading.idle_s, same_from_s=from_s)
+    if reading.now_s - from_s >= FROZEN_S:
+        return replace(sight, problem="implausible: it never changes", doubted_s=reading.now_s)
+    return sight
+
+
+def _seen(before: Sight | None, reading: Reading) -> Sight:
     now_s, idle_s = reading.now_s, reading.idle_s
     if idle_s is None:
         return Sight(now_s, now_s, None, reading.problem or "the sensor gave no reason")

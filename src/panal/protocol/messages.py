@@ -238,6 +238,8 @@ class Heartbeat(Message, kw_only=True):
     """Coarse and free of personal facts, such as 'in use by its owner'."""
     agent_version: str = ""
     replicas: list[ReplicaReport] = []
+    hazards_per_h: list[float] = []
+    """How often its owner may come, an hour, in this hour and the next ones: learnt, and rounded."""
 
 
 class AttemptCounts(Message, kw_only=True):
@@ -259,6 +261,8 @@ class YieldReport(Message, kw_only=True):
     engine_gone_s: float
     memory_back_s: float
     attempts: int
+    kept: bool = False
+    """The owner allows the idle engine to stay in memory for a while: it is not back yet."""
 
 
 class Report(Message, kw_only=True):

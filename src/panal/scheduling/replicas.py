@@ -53,6 +53,8 @@ class ReplicaView:
     pending_prefill_tokens: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_s_per_token: float = 0.0
+    hazard_per_h: float = 0.0
+    """How often the owner may come, an hour, as the node has learnt it; 0 where nobody owns it."""
     continues_messages: bool = False
     """Whether the engine continues an open assistant message, so that tool calls are still read."""
 

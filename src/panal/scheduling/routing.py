@@ -1,12 +1,13 @@
 """Which replica serves this request: filter, score, pick. Pure.
 
 Score is predicted seconds on that very node: the queue before it, the prompt, the expected answer
-(``reference`` rule of D9 in its first form: no cache hits, no departure risk yet). Of a large set,
-four fitting replicas are drawn and the quickest of them is taken, so that many gateways with old
+(``reference`` rule of D9 in its first form: no cache hits yet), and the risk that its owner comes. Of a
+large set, four fitting replicas are drawn and the quickest of them is taken, so that many gateways with old
 reports do not all run to the same node.
 """
 
 from collections.abc import Callable, Sequence
+from math import exp
 
 import msgspec
 
@@ -22,6 +23,9 @@ from panal.scheduling.replicas import (
 DRAWN = 4
 WAITING_PER_SLOT_MAX = 0
 """Requests put on a replica beyond its slots: none, since work sent too early cannot be moved."""
+
+HAND_OVER_S = 2.0
+"""What a move to another replica costs beside reading the prompt anew."""
 
 Candidate = tuple[ReplicaView, OwnLoad]
 Draw = Callable[[int], int]
@@ -45,7 +49,8 @@ def choose(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw
         first_s, total_s = predicted_seconds(replica, own, need, now_s)
         # What could not be continued goes to machines without an owner first.
         continued = need.resumable and replica.can_continue(tools=need.tools)
-        order = (replica.node_class.owned and not continued, total_s)
+        cost_s = total_s + departure_s(replica, first_s, total_s)
+        order = (replica.node_class.owned and not continued, cost_s)
         if best is None or order < best_order:
             best, best_order = Choice(replica, own, first_s, total_s), order
     return best
@@ -89,6 +94,14 @@ def predicted_seconds(replica: ReplicaView, own: OwnLoad, need: Need, now_s: flo
     first_s = (pending + need.prompt_tokens) / (0.85 * prefill_rate) + decode_s
     crowding = max(1.0, running / max(1, replica.slots))
     return first_s, first_s + need.output_tokens * decode_s * crowding
+
+
+def departure_s(replica: ReplicaView, first_s: float, total_s: float) -> float:
+    """Seconds to be expected for going on elsewhere: the chance that the owner comes before the answer is
+    done, times reading the prompt anew and the hand-over. Short answers hardly feel it."""
+    if replica.hazard_per_h <= 0.0:
+        return 0.0
+    return (1.0 - exp(-replica.hazard_per_h * total_s / 3600.0)) * (first_s + HAND_OVER_S)
 
 
 def _drawn(candidates: Sequence[Candidate], need: Need, now_s: float, draw: Draw) -> list[Candidate]:

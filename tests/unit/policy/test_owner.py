@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from panal.core.nodes import NodeClass, NodeState
 from panal.core.settings import OwnerSettings
 from panal.policy import owner_values as values
-from panal.policy.owner import Owner, away_reason, begin, handle, required_idle_s
+from panal.policy.owner import begin, handle
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
     AttemptStarted,
@@ -30,6 +31,7 @@ from panal.policy.owner_values import (
     Tick,
     policy_for,
 )
+from panal.policy.presence import away_reason, required_idle_s
 
 DESK = policy_for(NodeClass.DESKTOP, OwnerSettings())
 SERVER = policy_for(NodeClass.DEDICATED, OwnerSettings())
@@ -176,7 +178,9 @@ def test_flapping_doubles_the_cooldown_and_calm_resets_it() -> None:
         assert desk.owner.state is NodeState.OWNER
         seen.append(desk.owner.cooldown_s)
     assert seen == [300.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0]
-    desk.look_for(7200)
+    desk.look_for(3605)
+    desk.send(EngineStarted(desk.now_s))
+    desk.look_for(3600)
     desk.look(touch=True)
     assert desk.owner.cooldown_s == 300.0
 

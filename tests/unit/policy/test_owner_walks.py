@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from panal.core.nodes import NodeState
-from panal.policy.owner import Owner, away_reason, begin, handle, required_idle_s
+from panal.policy.owner import begin, handle
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
     AttemptStarted,
@@ -32,6 +33,7 @@ from panal.policy.owner_values import (
     StopTakingWork,
     Tick,
 )
+from panal.policy.presence import away_reason, required_idle_s
 from panal.policy.sight import Sight
 
 NOW = 5000.0

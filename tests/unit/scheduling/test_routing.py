@@ -10,7 +10,15 @@ from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
 from panal.core.nodes import DataClass, NodeClass
 from panal.core.requests import Route
 from panal.scheduling.replicas import STALE_AFTER_S, Need, OwnLoad, ReplicaView
-from panal.scheduling.routing import Candidate, choose, has_room, predicted_seconds, unfit
+from panal.scheduling.routing import (
+    HAND_OVER_S,
+    Candidate,
+    choose,
+    departure_s,
+    has_room,
+    predicted_seconds,
+    unfit,
+)
 
 NOW_S = 1000.0
 
@@ -197,3 +205,37 @@ def test_only_twins_that_know_the_way_continue_an_answer() -> None:
     ):
         assert unfit(other, need, NOW_S) == "cannot continue this answer"
     assert unfit(a_replica(resume="message"), a_need(twin="twin"), NOW_S) is None
+# --- owners who may come -------------------------------------------------------------------------------
+
+
+def test_of_two_equal_desks_the_one_whose_owner_is_less_likely_to_come_is_taken() -> None:
+    risky, calm = a_replica(0, hazard_per_h=2.0), a_replica(1, hazard_per_h=0.1)
+    for order in ((risky, calm), (calm, risky)):
+        choice = choose(candidates(*order), a_need(output_tokens=2000), NOW_S, lambda n: 0)
+        assert choice is not None
+        assert choice.replica is calm
+
+
+def test_the_risk_is_a_mild_word_against_speed() -> None:
+    risky, slow = a_replica(0, hazard_per_h=5.0), a_replica(1, decode_s_per_token=0.03)
+    choice = choose(candidates(risky, slow), a_need(output_tokens=1000), NOW_S, lambda n: 0)
+    assert choice is not None
+    assert choice.replica is risky
+
+
+SECONDS = st.floats(0.01, 1000.0)
+
+
+@given(st.floats(0.0, 10.0), st.floats(0.0, 10.0), SECONDS, SECONDS, SECONDS)
+def test_the_cost_of_a_departure_grows_with_hazard_and_length_and_is_bounded(
+    one: float, other: float, first_s: float, more_s: float, longer_s: float
+) -> None:
+    low, high = sorted((one, other))
+    total_s = first_s + more_s
+
+    def cost_s(hazard: float, seconds: float) -> float:
+        return departure_s(a_replica(hazard_per_h=hazard), first_s, seconds)
+
+    assert 0.0 <= cost_s(low, total_s) <= cost_s(high, total_s) <= first_s + HAND_OVER_S
+    assert cost_s(high, total_s) <= cost_s(high, total_s + longer_s)
+    assert cost_s(0.0, total_s) == 0.0

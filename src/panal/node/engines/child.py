@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 PR_SET_PDEATHSIG = 1
 GREETING_BYTES_MAX = 64 * 1024
@@ -62,9 +64,24 @@ def die_with_parent() -> None:
 
 
 def lower_priority(nice: int) -> None:
-    """Give way to everything else on this machine. 0 leaves it as it is."""
-    if nice and hasattr(os, "nice"):
-        os.nice(nice)
+    """Give way to everything else on this machine: processor, then disk. 0 leaves it as it is.
+
+    Linux weighs sessions against each other before it looks at priorities inside them, so the session's own
+    weight is lowered too (sched(7), autogroup). What a system refuses is left as it is.
+    """
+    if not nice:
+        return
+    process = psutil.Process()
+    if sys.platform == "win32":
+        process.nice(psutil.IDLE_PRIORITY_CLASS)
+        process.ionice(psutil.IOPRIO_VERYLOW)
+        return
+    os.nice(nice)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice), encoding="ascii")
+        with contextlib.suppress(OSError, psutil.Error):
+            process.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 def wait_for_parent_to_go() -> None:

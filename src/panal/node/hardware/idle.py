@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from panal.core.clock import Clock
 from panal.core.nodes import NodeClass
@@ -34,6 +34,15 @@ class IdleSensor(Protocol):
         ...
 
 
+@runtime_checkable
+class LivingSensor(Protocol):
+    """An IdleSensor that has to ask in the background; ``read`` then gives its newest answer."""
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        ...
+
+
 class NoSensor:
     """A machine whose input cannot be seen: always Unknown, hence never free if it has an owner."""
 
@@ -50,7 +59,7 @@ class NoSensor:
 def sensor_for(
     node_class: NodeClass, platform: str, environment: Mapping[str, str], clock: Clock
 ) -> IdleSensor:
-    """The sensor of this machine. ``platform`` is ``sys.platform``, ``environment`` the agent's own.
+    """The sensor that needs no running agent. ``platform`` is ``sys.platform``, ``environment`` the agent's.
 
     On a Wayland session X11 sees only the input of old programs: it would call a busy desk idle.
     """
@@ -67,7 +76,7 @@ def sensor_for(
     if not platform.startswith("linux"):
         return NoSensor(f"there is no sensor for {platform}")
     if environment.get("WAYLAND_DISPLAY") or environment.get("XDG_SESSION_TYPE") == "wayland":
-        return NoSensor("the input of a Wayland session cannot be read yet")
+        return NoSensor("on Wayland the running agent asks the desktop: panal desk status")
     if not environment.get("DISPLAY"):
         return NoSensor("there is no DISPLAY: the agent must run inside the owner's session")
     from panal.node.hardware.idle_x11 import X11Idle

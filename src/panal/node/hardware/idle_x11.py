@@ -74,7 +74,7 @@ class X11Idle:
         )
         try:
             if connection.extension(b"XWAYLAND", ANSWER_S_MAX):
-                raise X11Error("the input of a Wayland session cannot be read yet")
+                raise X11Error("X11 sees only a part of the input of a Wayland session")
             self._opcode = connection.extension(b"MIT-SCREEN-SAVER", ANSWER_S_MAX)
             if not self._opcode:
                 raise X11Error("the X server has no screen saver extension")

@@ -58,9 +58,18 @@ class EngineMemory:
                 del self._known[pid]
         return sorted(self._known)
 
+    def pids(self) -> list[int]:
+        """Remembered processes, alive or not. Cheap."""
+        return list(self._known)
+
     def held_bytes(self) -> int | None:
         """Main memory and accelerator memory held now; None when a part of it cannot be read."""
-        pids = self.alive()
+        main, accelerator = self.main_bytes(), self.accelerator_bytes()
+        return None if main is None or accelerator is None else main + accelerator
+
+    def main_bytes(self) -> int | None:
+        """Main memory held now; None when a part of it cannot be read."""
+        self.alive()
         total = 0
         for process in self._known.values():
             try:
@@ -69,10 +78,11 @@ class EngineMemory:
                 continue
             except psutil.Error:
                 return None
-        if self._gpu is None:
-            return total
-        accelerator_bytes = self._gpu.used_bytes(pids)
-        return None if accelerator_bytes is None else total + accelerator_bytes
+        return total
+
+    def accelerator_bytes(self) -> int | None:
+        """Accelerator memory held now, 0 on machines without one; None when it cannot be read."""
+        return 0 if self._gpu is None else self._gpu.used_bytes(self.alive())
 
     def end_survivors(self) -> list[int]:
         """Kill what the engine left running when it ended. Returns their pids."""

@@ -1,7 +1,7 @@
 """Watches the owner: polls the sensor and the desk's files, and carries out what the machine decides.
 
-An Availability (node/availability.py). Everything runs on the event loop; a poll takes some 0.1 ms, at
-most 0.3 s where a desktop hangs.
+An Availability (node/availability.py). Everything runs on the event loop; a poll takes some 0.2 ms, at
+most 0.3 s where an X server hangs. Slower sensors have lives of their own (senses.py).
 """
 
 import asyncio
@@ -14,11 +14,14 @@ from panal.core.errors import SettingsError
 from panal.core.nodes import NodeState
 from panal.node.availability import NodeWork
 from panal.node.desk import STATUS_EVERY_S, Desk
-from panal.node.hardware.idle import Idle, IdleSensor
+from panal.node.hardware.idle import Idle, IdleSensor, LivingSensor
+from panal.node.hardware.learnt_calendar import LearntCalendar
 from panal.node.hardware.memory import EngineMemory, is_back
+from panal.node.hardware.senses import Senses
 from panal.node.hardware.yield_phases import YieldPhases
 from panal.policy import owner_values as values
-from panal.policy.owner import Owner, begin, handle
+from panal.policy.owner import begin, handle
+from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
     AttemptStarted,
@@ -28,6 +31,7 @@ from panal.policy.owner_values import (
     EngineStarted,
     EngineStopped,
     HandOverAll,
+    LimitSlots,
     MemoryIsBack,
     OwnerEvent,
     OwnerInstruction,
@@ -42,9 +46,12 @@ from panal.policy.owner_values import (
     StopTakingWork,
     Tick,
 )
+from panal.policy.signs import BusChanged, Wanted
 from panal.telemetry.logs import fields
 
 POLL_S_MAX = 0.25
+OWNER_THERE = (values.IN_USE, values.PAUSED, values.UNKNOWN, values.SLEEP)
+
 PAUSE_MOVED_S = 0.5
 """A pause's end that moved by less, because the machine's clock was corrected, is the same end."""
 
@@ -61,11 +68,15 @@ class OwnerWatch:
         clock: Clock,
         *,
         poll_s: float = POLL_S_MAX,
+        senses: Senses | None = None,
+        calendar: LearntCalendar | None = None,
     ) -> None:
         self._sensor = sensor
         self._desk = desk
         self._memory = memory
         self._clock = clock
+        self._senses = senses
+        self._calendar = calendar
         self._poll_s = min(poll_s, POLL_S_MAX)
         self._log = logging.getLogger("panal.node.owner")
         self._work: NodeWork | None = None
@@ -122,6 +133,17 @@ class OwnerWatch:
     def drain(self, *, on: bool) -> None:
         self._feed(DrainAsked(self._now(), drain=on))
 
+    def bus_changed(self, *, connected: bool) -> None:
+        self._feed(BusChanged(self._now(), connected))
+
+    def wanted(self) -> None:
+        self._feed(Wanted(self._now()))
+
+    def hazards_per_h(self) -> list[float]:
+        if self._calendar is None or not self._owner.policy.owned:
+            return []
+        return self._calendar.hazards_per_h()
+
     def change_policy(self, policy: OwnerPolicy) -> None:
         """Another policy from the operators. It does not end a pause."""
         self._feed(PolicyChanged(self._now(), policy))
@@ -132,11 +154,18 @@ class OwnerWatch:
         self._owner, instructions = begin(before.policy, self._now(), self._paused_until_s())
         self._carry_out(instructions)
         try:
-            while True:
-                self.look()
-                await asyncio.sleep(self._poll_s)
+            async with asyncio.TaskGroup() as group:
+                if self._senses is not None:
+                    group.create_task(self._senses.run(), name="senses")
+                if isinstance(self._sensor, LivingSensor):
+                    group.create_task(self._sensor.run(), name="input sensor")
+                while True:
+                    self.look()
+                    await asyncio.sleep(self._poll_s)
         finally:
             self._sensor.close()
+            if self._calendar is not None:
+                self._calendar.keep()
 
     def look(self) -> None:
         """One poll."""
@@ -146,14 +175,31 @@ class OwnerWatch:
             self._feed(Resumed(self._now()))
         elif until_s > -inf and until_s != paused and not abs(until_s - paused) < PAUSE_MOVED_S:
             self._feed(Paused(self._now(), until_s))
+        if self._senses is not None:
+            self._feed(self._senses.signs())
+            use = self._senses.gpu_use()
+            if use is not None:
+                self._feed(use)
         if self._owner.policy.owned:
             self._feed(self._reading())
         self._looked_s = self._now()
         self._feed(Tick(self._looked_s))
         if self._looked_s - self._told_s >= STATUS_EVERY_S:
             self._tell_desk()
+        if self._calendar is not None and self._owner.policy.owned:
+            self._calendar.learn(free=self._owner.reason not in OWNER_THERE)
 
     # --- inside
+
+    def _sensor_words(self) -> dict[str, str]:
+        if self._senses is None:
+            return {}
+        sight = self._owner.sight
+        word = "a machine of nobody's own" if not self._owner.policy.owned else self.problem
+        words = {"input": word or f"seen through {getattr(self._sensor, 'name', 'its sensor')}"}
+        if self._owner.policy.owned and sight is None:
+            words["input"] = "not asked yet"
+        return {**words, **self._senses.words()}
 
     def _now(self) -> float:
         return self._clock.monotonic_seconds()
@@ -214,6 +260,8 @@ class OwnerWatch:
                     work.start_engine()
                 case CheckMemory():
                     self._check_memory()
+                case LimitSlots():
+                    work.limit_slots(instruction.share)
                 case ReportChange():
                     self._report(work, instruction.problem)
 
@@ -255,6 +303,8 @@ class OwnerWatch:
         waits = owner.engine is EnginePhase.CHECKING and owner.late
         problem = "the engine's memory is not back" if waits else self.problem
         try:
-            self._desk.write_status(owner.state.value, owner.reason, problem, owner.attempts)
+            self._desk.write_status(
+                owner.state.value, owner.reason, problem, owner.attempts, self._sensor_words()
+            )
         except SettingsError as error:
             self._log.warning("the desk's status cannot be written: %s", error.message)

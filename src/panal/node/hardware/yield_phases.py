@@ -1,9 +1,22 @@
 """Measures the phases of a yield, from the owner's input to the memory that is back."""
 
 from panal.core.nodes import NodeState
-from panal.policy.owner import Owner
-from panal.policy.owner_values import IN_USE, PAUSED, UNKNOWN, EnginePhase
+from panal.policy.owner_state import Owner
+from panal.policy.owner_values import (
+    BATTERY,
+    HOT,
+    HOURS,
+    IN_USE,
+    LIMIT,
+    PAUSED,
+    SLEEP,
+    UNKNOWN,
+    EnginePhase,
+)
 from panal.protocol.messages import YieldReport
+
+MEASURED = (IN_USE, PAUSED, UNKNOWN, BATTERY, SLEEP, HOURS, HOT, LIMIT)
+"""Reasons of yields; a drain, a rest and an engine that would not start are none."""
 
 
 class YieldPhases:
@@ -19,7 +32,7 @@ class YieldPhases:
         """The report when a yield has just ended, else None. Drains are no yields."""
         if self._report is None:
             began = after.state is NodeState.YIELDING and before.state is not NodeState.YIELDING
-            if not began or after.reason not in (IN_USE, PAUSED, UNKNOWN):
+            if not began or after.reason not in MEASURED:
                 return None
             self._begin(before, after, now_s)
         report = self._report
@@ -31,7 +44,10 @@ class YieldPhases:
             self._engine_gone, report.engine_gone_s = True, since_s
         if after.state is NodeState.YIELDING:
             return None
-        report.memory_back_s = since_s
+        if after.state is NodeState.SUSPENDED:
+            report.kept = True
+        else:
+            report.memory_back_s = since_s
         if not self._handed_over:
             report.handed_over_s = since_s
         self._report = None

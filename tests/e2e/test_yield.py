@@ -1,0 +1,105 @@
+"""A key pressed again and again while an answer runs: how soon the desk is its owner's, and no answer fails.
+
+The waiting times before a desk works again are shortened by settings; the yield itself is as it ships.
+``make bench-yield`` repeats it 200 times (YIELD_REPETITIONS) and prints the quantiles.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.test_slice import ECHO_REQUEST, Reading, unbroken
+from tests.support.desks import Desk, office
+from tests.support.installation import short_folder
+
+REPETITIONS = int(os.environ.get("YIELD_REPETITIONS", "5"))
+SHORT = {"PANAL_OWNER__COOLDOWN_S": "1", "PANAL_OWNER__COOLDOWN_S_MAX": "1"}
+LOOK_S = 0.005
+PROMISED_S = {"no new work": 1.0, "memory back": 10.0}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as made:
+        yield made
+
+
+def state_of(desk: Desk) -> str:
+    """What the agent wrote down last; it does at each change."""
+    try:
+        written = json.loads((desk.home / "agent" / "desk" / "status.json").read_text())
+    except (OSError, ValueError):
+        return "unreadable"
+    return str(written["state"])
+
+
+def gone(engines: list[psutil.Process]) -> bool:
+    """Whether they hold nothing any more: a zombie holds no memory."""
+    for each in engines:
+        try:
+            if each.is_running() and each.status() != psutil.STATUS_ZOMBIE:
+                return False
+        except psutil.NoSuchProcess:
+            continue
+    return True
+
+
+def pressed(desk: Desk) -> dict[str, float]:
+    """Seconds from before the key was pressed until each of the two promises was kept."""
+    engines = desk.engines()
+    assert engines
+    measured: dict[str, float] = {}
+    begun_s = time.monotonic()
+    desk.screen.press_key()
+    while len(measured) < 2:
+        passed_s = time.monotonic() - begun_s
+        assert passed_s < 60.0, f"{measured} {state_of(desk)}"
+        if "no new work" not in measured and state_of(desk) not in ("available", "serving", "unreadable"):
+            measured["no new work"] = passed_s
+        if "memory back" not in measured and gone(engines):
+            measured["memory back"] = passed_s
+        time.sleep(LOOK_S)
+    return measured
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+@pytest.mark.timeout(120 + 60 * REPETITIONS)
+def test_answers_survive_every_yield_and_the_desk_is_back_in_time(
+    folder: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: dict[str, list[float]] = {name: [] for name in PROMISED_S}
+    failed: list[str] = []
+    yielded: set[str] = set()
+    with office(folder, "echo", owner=SHORT) as place:
+        whole = unbroken(place, "echo")
+        for _ in range(REPETITIONS):
+            place.until_serving(2)
+            reading = Reading(place, ECHO_REQUEST)
+            reading.until_pieces(20)
+            desk = place.speaking()
+            assert not reading.finishes, "the answer must still be running when the key is pressed"
+            for name, seconds in pressed(desk).items():
+                found[name].append(seconds)
+            yielded.add(desk.name)
+            text = reading.end()
+            if text != whole or len(reading.finishes) != 1:
+                failed.append(f"{desk.name}: {len(text)} of {len(whole)} characters")
+    with capsys.disabled():
+        print(f"\n{REPETITIONS} yields of {len(yielded)} desks, streams failed: {len(failed)}")
+        for name, values in found.items():
+            told = ", ".join(f"p{share * 100:g} {quantile(values, share):.3f} s" for share in (0.5, 0.99))
+            print(f"input to {name}: {told}, most {max(values):.3f} s (promised {PROMISED_S[name]:g} s)")
+    record_property("yields", found)
+    assert failed == []
+    # What was promised is a quantile of many; of a few on a busy machine each must come near it.
+    assert quantile(found["no new work"], 0.5) <= PROMISED_S["no new work"]
+    assert max(found["memory back"]) <= PROMISED_S["memory back"]

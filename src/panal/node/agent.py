@@ -20,6 +20,7 @@ from panal.node.availability import Availability
 from panal.node.counts import KeptCounts
 from panal.node.engine_keeper import EngineKeeper, KeeperEvents
 from panal.node.engines.engine import Engine
+from panal.node.gpus import NodeGpus, PlacedEngine
 from panal.node.heartbeats import Heartbeats
 from panal.node.measuring import measure
 from panal.node.outbox import Outbox
@@ -35,6 +36,10 @@ from panal.protocol.messages import (
     RunAttempt,
     YieldReport,
 )
+
+
+NOTE_CHARACTERS_MAX = 800
+"""A note may name every card of a machine."""
 
 
 class Ending(StrEnum):
@@ -58,9 +63,15 @@ class Agent:
         ids: IdSource,
         *,
         keep_credential: Callable[[str], None] = lambda _credential: None,
+        gpus: NodeGpus | None = None,
     ) -> None:
         self._settings = settings
         self._bus = bus
+        self._gpus = gpus
+        self._gpu_trouble = ""
+        if gpus is not None:
+            engine = PlacedEngine(engine, gpus, clock)
+            gpus.watch.changed = self._gpus_changed
         self._engine = engine
         self._availability = availability
         self._clock = clock
@@ -109,6 +120,8 @@ class Agent:
                     group.create_task(self._heartbeats.run(), name="heartbeats"),
                     group.create_task(self._reports.run(), name="reports"),
                 ]
+                if self._gpus is not None:
+                    tasks.append(group.create_task(self._gpus.run(), name="gpus"))
                 await self._stop.wait()
                 await self._leave()
                 for task in tasks:
@@ -232,6 +245,8 @@ class Agent:
             return self._keeper.problem
         if not self._keeper.on:
             return "the engine is not running"
+        if self._gpu_trouble:
+            return self._gpu_trouble
         return self._availability.may_serve()
 
     async def _prepare_engine(self) -> None:
@@ -239,6 +254,8 @@ class Agent:
         self._attempts.engine_started(self.replica)
         if self._settings.measure and not self._attempts.speeds.decode_s_per_token:
             await measure(self._engine, self._attempts.speeds, self._clock)
+        if self._settings.measure and self._gpus is not None:
+            await self._gpus.calibrated(self._engine, self._attempts.speeds)
 
     def _engine_started(self) -> None:
         self._attempts.stay()
@@ -249,6 +266,17 @@ class Agent:
         if reason:
             self._job(self._attempts.fail_all(reason), "engine failed")
         self._availability.engine_stopped()
+        self._changed()
+
+    def _gpus_changed(self) -> None:
+        """A lost GPU takes no work from this moment on; one that is back gets a fresh engine."""
+        assert self._gpus is not None
+        before, self._gpu_trouble = self._gpu_trouble, self._gpus.trouble()
+        if self._gpu_trouble and not before:
+            self.hand_over(self._settings.grace_s)
+        elif before and not self._gpu_trouble:
+            self._keeper.restart()
+        self._keeper.look_again()
         self._changed()
 
     def hand_over(self, grace_s: float) -> None:
@@ -290,6 +318,9 @@ class Agent:
     def _state(self) -> tuple[NodeState, str]:
         if self._keeper.problem:
             return NodeState.DEGRADED, self._keeper.problem
+        trouble = self._gpu_trouble or (self._keeper.postponed.coarse if self._keeper.postponed else "")
+        if trouble:
+            return NodeState.DEGRADED, trouble
         state = self._availability.state
         if self._cordoned and state.takes_work:
             return NodeState.DRAINING, self._cordoned
@@ -307,6 +338,7 @@ class Agent:
             reason=reason[:200],
             agent_version=self._settings.agent_version,
             replicas=[self._replica_report()] if self._engine.facts.model else [],
+            gpus=self._gpus.reports(changing=state.takes_work) if self._gpus is not None else [],
         )
 
     def _replica_report(self) -> ReplicaReport:
@@ -326,9 +358,17 @@ class Agent:
             pending_prefill_tokens=attempts.pending_prefill_tokens,
             prefill_tokens_per_s=round(attempts.speeds.prefill_tokens_per_s, 3),
             decode_s_per_token=round(attempts.speeds.decode_s_per_token, 6),
-            healthy=self._keeper.on and self._keeper.healthy,
-            note=self._keeper.problem[:200],
+            healthy=self._keeper.on and self._keeper.healthy and not self._gpu_trouble,
+            note=self._note()[:NOTE_CHARACTERS_MAX],
+            gpu=self._gpus.placed if self._gpus is not None else "",
+            load_s=self._gpus.record.load_s if self._gpus is not None else 0.0,
+            memory_bytes=self._gpus.record.memory_bytes if self._gpus is not None else 0,
         )
+
+    def _note(self) -> str:
+        if self._keeper.problem or self._keeper.postponed is not None:
+            return self._keeper.problem or str(self._keeper.postponed)
+        return self._gpus.note() if self._gpus is not None else ""
 
 
 async def _reported(work: Awaitable[None], log: logging.Logger, name: str) -> None:

@@ -192,6 +192,32 @@ class ReplicaReport(Message, kw_only=True):
     decode_s_per_token: float = 0.0
     healthy: bool = True
     note: str = ""
+    gpu: str = ""
+    """UUID of the GPU that it is on; empty: the processor."""
+    load_s: float = 0.0
+    memory_bytes: int = 0
+    """What it held of the GPU's memory after its load; 0 means not known."""
+
+
+class GpuReport(Message, kw_only=True):
+    """One GPU of a node. None means that its driver does not tell, or that the node keeps it to itself:
+    what changes with use is told only while the node takes work. Nothing of any process is in it.
+
+    ``energy_j`` only grows while the driver stays loaded; ``throttle`` holds words for what slows it down.
+    """
+
+    uuid: str
+    vendor: str = ""
+    name: str = ""
+    driver: str = ""
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    busy_share: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    throttle: list[str] | None = None
+    lost: bool = False
 
 
 class Heartbeat(Message, kw_only=True):
@@ -206,6 +232,7 @@ class Heartbeat(Message, kw_only=True):
     """Coarse and free of personal facts, such as 'in use by its owner'."""
     agent_version: str = ""
     replicas: list[ReplicaReport] = []
+    gpus: list[GpuReport] = []
 
 
 class AttemptCounts(Message, kw_only=True):

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from panal import __version__
 from panal.core.requests import Route
 from panal.node.engines.engine import EngineFacts, Resume
 from panal.node.engines.process import Program
@@ -27,6 +28,7 @@ def echo_engine(
         resume=Resume.TOKEN_IDS,
         routes=(Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS),
         slots=slots,
+        version=__version__,
     )
     return ProgramEngine(
         Program(command, home / "echo.log", ready_s_max=20.0), TokenIdsDialect(), facts, model

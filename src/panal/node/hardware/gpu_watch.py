@@ -1,0 +1,126 @@
+"""Looks at the GPUs again and again, and answers at once what the last looks mean."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from panal.core.clock import Clock
+from panal.core.gpus import GpuFacts, GpuReading
+from panal.node.hardware.gpu_reading import GpuProbe
+from panal.policy.gpu_use import STALE_S, GpuAnswer, Watched, answer, watch
+from panal.telemetry.logs import fields
+
+LOOK_EACH_S = 1.0
+LOOK_EACH_S_WITHOUT = 30.0
+"""Without a driver: a GPU may still appear."""
+
+
+class GpuWatch(Protocol):
+    """What the owner's side of a node asks at each of its polls. Nothing here waits for a driver."""
+
+    def answer(self) -> GpuAnswer:
+        """Foreign use, heat and losses as of now. UNKNOWN where the readings are missing or too old."""
+        ...
+
+    def let_learn(self, learn: bool) -> None:
+        """Nobody is at the machine: what the GPUs hold now is the desktop's own. Off at the start."""
+        ...
+
+
+class PolledGpus:
+    """A GpuWatch. ``own`` gives our engine's processes, ``changed`` is called when the answer is another."""
+
+    def __init__(
+        self,
+        probe: GpuProbe,
+        clock: Clock,
+        own: Callable[[], frozenset[int]],
+        *,
+        changed: Callable[[], None] = lambda: None,
+        each_s: float = LOOK_EACH_S,
+    ) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._own = own
+        self.changed = changed
+        self._each_s = each_s
+        self._watched = Watched()
+        self._reading: GpuReading | None = None
+        self._good: GpuReading | None = None
+        self._learns = False
+        self._log = logging.getLogger("panal.node.gpus")
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        try:
+            while True:
+                reading = await self.look()
+                none = reading.no_driver and not self._watched.cards
+                await asyncio.sleep(LOOK_EACH_S_WITHOUT if none else self._each_s)
+        finally:
+            self._probe.close()
+
+    async def look(self) -> GpuReading:
+        """One look now; within the probe's deadline."""
+        reading = await self._probe.read(self._own())
+        before = self._watched
+        self._watched = watch(before, reading, may_learn=self._learns)
+        self._reading = reading
+        if not reading.problem:
+            self._good = reading
+        if self._watched.lost != before.lost:
+            lost = " ".join(self._watched.lost)
+            self._log.warning(
+                "GPUs are lost: %s" if lost else "the GPUs are back%s",
+                lost,
+                extra=fields(action="gpus_lost" if lost else "gpus_back", problem=reading.problem or None),
+            )
+        now = self._watched
+        if (now.lost, now.foreign, now.thermal) != (before.lost, before.foreign, before.thermal):
+            self.changed()
+        return reading
+
+    def answer(self) -> GpuAnswer:
+        """See GpuWatch."""
+        return answer(self._watched, self._clock.monotonic_seconds())
+
+    def let_learn(self, learn: bool) -> None:
+        """See GpuWatch."""
+        self._learns = learn
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """The GPUs as last read, the lost ones marked; their changing facts may be old."""
+        return () if self._good is None else self._good.gpus
+
+    def fresh(self) -> GpuReading | None:
+        """The last reading, if it told something and is not too old."""
+        reading = self._reading
+        if reading is None or reading.problem:
+            return None
+        return reading if self._clock.monotonic_seconds() - reading.at_s <= STALE_S else None
+
+    def used_bytes(self, pids: Sequence[int]) -> int | None:
+        """See GpuMemory (memory.py): held by these processes; all that is used where they are not told apart.
+
+        None: the last reading is too old or told nothing.
+        """
+        reading = self.fresh()
+        if reading is None or self._watched.lost:
+            return None
+        total = 0
+        for gpu in reading.gpus:
+            held = _held(gpu, frozenset(pids))
+            if held is None:
+                return None
+            total += held
+        return total
+
+
+def _held(gpu: GpuFacts, pids: frozenset[int]) -> int | None:
+    if gpu.processes is None:
+        return gpu.memory_used_bytes
+    held = [each.memory_bytes for each in gpu.processes if each.pid in pids]
+    if any(size is None for size in held):
+        return gpu.memory_used_bytes
+    return sum(size for size in held if size is not None)

@@ -33,7 +33,11 @@ from panal.core.settings import Settings, load
 from panal.node.agent import Agent, Ending
 from panal.node.desk import Desk
 from panal.node.engines.build import EngineWish, build_engine
+from panal.node.engines.embedded import embedded_uses_gpu
+from panal.node.engines.leftovers import end_leftovers
 from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
+from panal.node.gpus import NodeGpus
+from panal.node.hardware.gpu_build import node_gpus
 from panal.node.hardware.idle import sensor_for
 from panal.node.hardware.memory import EngineMemory
 from panal.node.hardware.owner_watch import OwnerWatch
@@ -128,6 +132,9 @@ class AgentProgram:
             randomness=random.random,
         )
         ids = IdSource(self._clock, os.urandom)
+        wish = _wish(self._home, self._settings, self._options, node_class)
+        gpus = self._node_gpus(wish)
+        await asyncio.to_thread(self._end_leftovers, wish.home)
         self._agent = agent = Agent(
             AgentSettings(
                 node=NodeId(enrolled.node),
@@ -135,11 +142,12 @@ class AgentProgram:
                 credential_s=life_left_s(enrolled.credential, self._clock),
             ),
             bus,
-            build_engine(_wish(self._home, self._settings, self._options, node_class)),
-            self._owner_watch(node_class),
+            build_engine(wish),
+            self._owner_watch(node_class, gpus),
             self._clock,
             ids,
             keep_credential=self._keep_credential,
+            gpus=gpus,
         )
         _say("running", node=enrolled.node, name=enrolled.name)
         ending = await agent.run()
@@ -151,13 +159,30 @@ class AgentProgram:
         elif not self._stopped.is_set():
             self._stopped.set()
 
-    def _owner_watch(self, node_class: NodeClass) -> OwnerWatch:
+    def _node_gpus(self, wish: EngineWish) -> NodeGpus:
+        """The GPUs of this machine, or of the file that stands in for them."""
+        return node_gpus(
+            self._home,
+            self._settings.node,
+            self._clock,
+            fake_hardware=self._options.fake_hardware,
+            uses_gpu=wish.kind == "embedded" and not wish.url and embedded_uses_gpu(),
+        )
+
+    def _end_leftovers(self, folder: Path) -> None:
+        """Before anything else: an engine that an earlier agent left must not hold the owner's GPU."""
+        ended = end_leftovers(folder)
+        if ended:
+            words = fields(action="leftovers_ended", pids=" ".join(map(str, ended)))
+            logging.getLogger("panal.node").warning("an engine was left running; it was ended", extra=words)
+
+    def _owner_watch(self, node_class: NodeClass, gpus: NodeGpus) -> OwnerWatch:
         """Who comes first on this machine, and how to see them."""
         return OwnerWatch(
             policy_for(node_class, self._settings.owner),
             sensor_for(node_class, sys.platform, os.environ, self._clock),
             Desk(self._home, self._clock),
-            EngineMemory(),
+            EngineMemory(gpus.watch if gpus.uses_gpu else None),
             self._clock,
             poll_s=self._settings.node.poll_s,
         )
@@ -224,6 +249,9 @@ def _options(arguments: list[str]) -> Any:
     parser.add_argument("--model-digest", default="", help="digest of its weights; without it no resume")
     parser.add_argument(
         "--echo-option", action="append", default=[], help="for tests: option of the echo engine"
+    )
+    parser.add_argument(
+        "--fake-hardware", type=Path, default=None, help="file (TOML) that describes GPUs to pretend"
     )
     parser.add_argument("--watch-parent", action="store_true", help="end when the standard input does")
     return parser.parse_args(arguments)

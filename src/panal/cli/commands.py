@@ -69,6 +69,9 @@ def up(
     ] = "",
     node: Annotated[bool, typer.Option(help="Serve on this machine too")] = True,
     engine: Annotated[str, typer.Option(help="embedded, echo, or the URL of a running engine")] = "",
+    fake_hardware: Annotated[
+        Path | None, typer.Option("--fake-hardware", help="File (TOML) that describes GPUs to pretend")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run everything on this machine: bus, gateway, controller, and a node with a small model."""
@@ -87,6 +90,8 @@ def up(
     if node and settings.node.engine == "embedded":
         ensure_model(environment, Console(stderr=as_json))
     attach = ("--engine-url", engine_url) if engine_url else ()
+    if fake_hardware is not None:
+        attach = (*attach, "--fake-hardware", str(fake_hardware.absolute()))
     options = UpOptions(config=config, node=node, engine_arguments=attach, as_json=as_json)
     asyncio.run(Up(found, settings, options, environment, console).run())
 

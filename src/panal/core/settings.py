@@ -78,6 +78,8 @@ class NodeSettings(Masked):
     slots: int = setting(4, "requests that the engine runs at once", low=1, high=1024)
     context_tokens: int = setting(4096, "context of each slot", low=128, high=4_194_304)
     exact: bool = setting(False, "same answer whatever else runs, at a cost in speed")
+    cpu_when_gpu_lost: bool = setting(False, "serve on the processor, visibly, while the GPU is lost")
+    gpu_reserve_bytes: int = setting(512 * MIB, "GPU memory left free beside a model", low=0, high=1024**4)
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
     credential_s: float = setting(3600.0, "life of a node's bus credential", low=10, high=86400)
 

@@ -37,7 +37,6 @@ from panal.protocol.messages import (
     YieldReport,
 )
 
-
 NOTE_CHARACTERS_MAX = 800
 """A note may name every card of a machine."""
 
@@ -72,6 +71,7 @@ class Agent:
         if gpus is not None:
             engine = PlacedEngine(engine, gpus, clock)
             gpus.watch.changed = self._gpus_changed
+            gpus.watch.own = engine.process_ids
         self._engine = engine
         self._availability = availability
         self._clock = clock

@@ -18,7 +18,7 @@ from panal.node.engines.engine import Delta, Engine, EngineCall, EngineFacts, Js
 from panal.node.hardware.gpu_watch import PolledGpus
 from panal.node.measuring import calibrate
 from panal.node.speeds import MeasuredSpeeds
-from panal.policy.gpu_fit import choose, first_estimate_bytes, raised_estimate_bytes
+from panal.policy.gpu_fit import RESERVE_BYTES, choose, first_estimate_bytes, raised_estimate_bytes
 from panal.protocol.messages import GpuReport
 from panal.telemetry.logs import fields
 
@@ -54,12 +54,14 @@ class NodeGpus:
         *,
         uses_gpu: bool,
         cpu_when_lost: bool = False,
+        reserve_bytes: int = RESERVE_BYTES,
     ) -> None:
         self.watch = watch
         self.uses_gpu = uses_gpu
         self._calibrations = calibrations
         self._clock = clock
         self._cpu_when_lost = cpu_when_lost
+        self._reserve_bytes = reserve_bytes
         self._log = logging.getLogger("panal.node.gpus")
         self.placed = ""
         """UUID of the GPU that the engine is on; empty: it works on the processor, or not at all."""
@@ -109,12 +111,13 @@ class NodeGpus:
             for gpu in cards
         }
         needed = {uuid: _needed_bytes(facts, record) for uuid, record in records.items()}
-        choices = [choose(needed[gpu.uuid], [gpu]) for gpu in cards]
+        used = self.watch.used_by_others()
+        choices = [choose(needed[gpu.uuid], [gpu], self._reserve_bytes, used) for gpu in cards]
         fitting = [gpu for gpu, choice in zip(cards, choices, strict=True) if choice.uuid]
         if not fitting:
             told = "; ".join(choice.explanation() for choice in choices)
             raise LoadPostponed(f"{NO_ROOM}: {told}", NO_ROOM)
-        chosen = choose(0, fitting, 0).uuid
+        chosen = choose(0, fitting, 0, used).uuid
         card = next(gpu for gpu in fitting if gpu.uuid == chosen)
         self.placed, self.record = card.uuid, records[card.uuid]
         self._tell(engine, card)
@@ -157,11 +160,11 @@ class NodeGpus:
         )
 
     async def calibrated(self, engine: Engine, speeds: MeasuredSpeeds) -> None:
-        """Give ``speeds`` what was measured of this engine here; measure it if it was not. Bounded in time."""
+        """Give ``speeds`` what was measured of this engine here; if nothing was, measure it now."""
         record = self.record
         if not record.decode_s_per_token and engine.facts.twin:
             fresh = MeasuredSpeeds()
-            await calibrate(engine, fresh, self._clock)
+            await calibrate(engine, fresh, self._clock, speeds.prefill_tokens_per_s)
             record = msgspec.structs.replace(
                 self.record,
                 prefill_tokens_per_s=round(fresh.prefill_tokens_per_s, 3),

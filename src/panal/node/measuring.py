@@ -18,8 +18,10 @@ MEASURE_S_MAX = 60.0
 
 CALIBRATE_TOKENS = 16
 CALIBRATE_S_MAX = 15.0
-CALIBRATE_PROMPT = " ".join(f"{number} times {number} is {number * number}." for number in range(2, 24))
-"""Long enough for a speed of reading; different from the first request, so that no cache has read it."""
+CALIBRATE_READ_S = 1.0
+"""The prompt is so long that reading it takes about this time, by the first request's speed."""
+SENTENCES = (4, 100)
+TOKENS_A_SENTENCE = 9
 
 
 async def measure(engine: Engine, speeds: MeasuredSpeeds, clock: Clock) -> None:
@@ -34,20 +36,28 @@ async def measure(engine: Engine, speeds: MeasuredSpeeds, clock: Clock) -> None:
         raise EngineFailed(f"the engine refuses a plain request: {error.message}") from error
 
 
-async def calibrate(engine: Engine, speeds: MeasuredSpeeds, clock: Clock) -> None:
+async def calibrate(
+    engine: Engine, speeds: MeasuredSpeeds, clock: Clock, prefill_tokens_per_s: float = 0.0
+) -> None:
     """Measure reading and writing on an engine that is known to work; ``speeds`` should be empty.
 
+    ``prefill_tokens_per_s`` is what the first request showed, and decides how long the prompt is.
     Ends after CALIBRATE_S_MAX at the latest, then with what was seen; never raises for the engine's sake.
     Cancelling it frees the engine at once.
     """
+    least, most = SENTENCES
+    count = round(prefill_tokens_per_s * CALIBRATE_READ_S / TOKENS_A_SENTENCE)
+    prompt = " ".join(
+        f"{each} times {each} is {each * each}." for each in range(2, max(least, min(count, most)))
+    )
     body = {
-        "messages": [{"role": "user", "content": CALIBRATE_PROMPT}],
+        "messages": [{"role": "user", "content": prompt}],
         "max_tokens": CALIBRATE_TOKENS,
         "temperature": 0,
     }
     try:
         async with asyncio.timeout(CALIBRATE_S_MAX):
-            await _measure(engine, EngineCall(Route.CHAT, body), len(CALIBRATE_PROMPT), speeds, clock)
+            await _measure(engine, EngineCall(Route.CHAT, body), len(prompt), speeds, clock)
     except (TimeoutError, EngineRefused, EngineFailed) as error:
         logging.getLogger("panal.node.engine").warning(
             "the engine was not measured: %s", error, extra=fields(action="calibration_failed")

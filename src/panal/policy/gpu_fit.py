@@ -39,13 +39,19 @@ def raised_estimate_bytes(estimate_bytes: int, free_bytes: int | None) -> int:
     return int(max(estimate_bytes, free_bytes or 0) * OUT_OF_MEMORY_FACTOR)
 
 
-def choose(needed_bytes: int, cards: Sequence[GpuFacts], reserve_bytes: int = RESERVE_BYTES) -> Chosen:
+def choose(
+    needed_bytes: int,
+    cards: Sequence[GpuFacts],
+    reserve_bytes: int = RESERVE_BYTES,
+    used_by_others: frozenset[str] = frozenset(),
+) -> Chosen:
     """The fitting card with the least memory left over, so that larger ones stay for larger models.
 
-    A card whose free memory is unknown does not fit. Ties go to the smaller UUID, never to the index.
+    One that others use (by UUID) is taken only where no other fits. A card whose free memory is unknown does
+    not fit. Ties go to the smaller UUID, never to the index.
     """
     reasons = []
-    fitting: list[tuple[int, str]] = []
+    fitting: list[tuple[bool, int, str]] = []
     for card in cards:
         name = f"{card.name or 'GPU'} ({card.uuid})"
         free = card.memory_free_bytes
@@ -57,9 +63,10 @@ def choose(needed_bytes: int, cards: Sequence[GpuFacts], reserve_bytes: int = RE
             total = "" if card.memory_total_bytes is None else f" of {_gib(card.memory_total_bytes)}"
             reasons.append(f"{name} has {_gib(free)}{total} free, {_gib(reserve_bytes)} stay in reserve")
         else:
-            reasons.append(f"{name} fits, {_gib(free)} free")
-            fitting.append((free, card.uuid))
-    return Chosen(min(fitting)[1] if fitting else None, needed_bytes, tuple(reasons))
+            used = card.uuid in used_by_others
+            reasons.append(f"{name} fits, {_gib(free)} free{', but others use it' if used else ''}")
+            fitting.append((used, free, card.uuid))
+    return Chosen(min(fitting)[2] if fitting else None, needed_bytes, tuple(reasons))
 
 
 def _gib(size_bytes: int) -> str:

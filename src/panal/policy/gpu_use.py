@@ -36,6 +36,7 @@ class Card:
     busy_last_s: float | None = None
     hot_since_s: float | None = None
     lost: bool = False
+    foreign: ForeignUse = ForeignUse.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,13 @@ def watch(before: Watched, reading: GpuReading, *, may_learn: bool) -> Watched:
     for uuid in dict.fromkeys([*(card.uuid for card in before.cards), *there]):
         card, gpu = before.card(uuid), there.get(uuid)
         if gpu is None or gpu.lost:
-            cards.append(replace(card, lost=True, busy_since_s=None, busy_last_s=None, hot_since_s=None))
+            cards.append(Card(uuid, baseline_bytes=card.baseline_bytes, lost=True))
             continue
         card = _heat(_busy(card, gpu, reading), gpu, reading.at_s)
         verdict = foreign_use(card, gpu, reading.own)
         if may_learn and verdict is ForeignUse.NO:
             card = replace(card, baseline_bytes=learnt(card.baseline_bytes, others_bytes(gpu, reading.own)))
-        cards.append(replace(card, lost=False))
+        cards.append(replace(card, lost=False, foreign=verdict))
         verdicts.append(verdict)
     lost = tuple(card.uuid for card in cards if card.lost)
     return Watched(

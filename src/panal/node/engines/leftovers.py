@@ -1,8 +1,8 @@
-"""Engines that an agent left behind: found again by pid, time of birth and a mark that only we know.
+"""Engines that an agent left behind: found again by a mark that only we know, or by pid and time of birth.
 
 Before an engine starts, a record of it is written; at the next start whatever still runs of it is ended.
-A pid that was given out again is told apart by the time of its birth, and a program that is not ours by
-the mark in its environment, so nothing else is ever touched. Children carry the mark too.
+Its programs, and what they started, carry the mark in their environment. Where that cannot be read, pid
+and time of birth together decide, so that a pid that was given out again is never taken for ours.
 """
 
 import contextlib
@@ -51,11 +51,6 @@ class Leftovers:
             return
         self._write(Record(mark=self._mark, pid=pid, born_utc_s=born_utc_s))
 
-    def ended(self) -> None:
-        """It is gone, with all that it started, as far as we know."""
-        with contextlib.suppress(OSError):
-            self._file.unlink(missing_ok=True)
-
     def end_all(self) -> list[int]:
         """End what an earlier agent left running. Returns the pids; takes at most END_S_MAX."""
         record = self._read()
@@ -67,7 +62,8 @@ class Leftovers:
                 process.kill()
         _gone, alive = psutil.wait_procs(found, timeout=END_S_MAX)
         if not alive:
-            self.ended()
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
         return sorted(process.pid for process in found)
 
     def _read(self) -> Record | None:
@@ -86,11 +82,18 @@ def _is_left(process: psutil.Process, record: Record) -> bool:
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
-        marked = process.environ().get(MARK) == record.mark
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        try:
+            return process.environ().get(MARK) == record.mark
+        except (psutil.AccessDenied, OSError):
+            same = process.pid == record.pid
+            return same and abs(process.create_time() - record.born_utc_s) <= BIRTH_S_MAX
+    except psutil.Error:
         return False
-    except (psutil.Error, OSError):
-        return False  # another user's
-    if process.pid == record.pid:
-        return marked and abs(process.create_time() - record.born_utc_s) <= BIRTH_S_MAX
-    return marked
+
+
+def end_leftovers(folder: Path) -> list[int]:
+    """End what earlier agents left running, by all records in an engine's folder. Returns the pids."""
+    ended: list[int] = []
+    for file in sorted(folder.glob("*.running")):
+        ended += Leftovers(file).end_all()
+    return ended

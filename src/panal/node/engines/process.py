@@ -131,8 +131,6 @@ class EngineProcess:
             await asyncio.wait([self._drain], timeout=KILL_S_MAX)
         else:
             await self._close_output(process)
-        if process.returncode is not None:
-            self._leftovers.ended()
         self.exited.set()
 
     def kill(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from panal.core.clock import Clock
-from panal.core.gpus import GpuFacts, GpuReading
+from panal.core.gpus import ForeignUse, GpuFacts, GpuReading
 from panal.node.hardware.gpu_reading import GpuProbe
 from panal.policy.gpu_use import STALE_S, GpuAnswer, Watched, answer, watch
 from panal.telemetry.logs import fields
@@ -29,21 +29,14 @@ class GpuWatch(Protocol):
 
 
 class PolledGpus:
-    """A GpuWatch. ``own`` gives our engine's processes, ``changed`` is called when the answer is another."""
+    """A GpuWatch. ``own`` gives our engine's processes, ``changed`` is called when the answer is another;
+    both are set by the agent before ``run``."""
 
-    def __init__(
-        self,
-        probe: GpuProbe,
-        clock: Clock,
-        own: Callable[[], frozenset[int]],
-        *,
-        changed: Callable[[], None] = lambda: None,
-        each_s: float = LOOK_EACH_S,
-    ) -> None:
+    def __init__(self, probe: GpuProbe, clock: Clock, *, each_s: float = LOOK_EACH_S) -> None:
         self._probe = probe
         self._clock = clock
-        self._own = own
-        self.changed = changed
+        self.own: Callable[[], frozenset[int]] = frozenset
+        self.changed: Callable[[], None] = lambda: None
         self._each_s = each_s
         self._watched = Watched()
         self._reading: GpuReading | None = None
@@ -63,7 +56,7 @@ class PolledGpus:
 
     async def look(self) -> GpuReading:
         """One look now; within the probe's deadline."""
-        reading = await self._probe.read(self._own())
+        reading = await self._probe.read(self.own())
         before = self._watched
         self._watched = watch(before, reading, may_learn=self._learns)
         self._reading = reading
@@ -93,20 +86,24 @@ class PolledGpus:
         """The GPUs as last read, the lost ones marked; their changing facts may be old."""
         return () if self._good is None else self._good.gpus
 
+    def used_by_others(self) -> frozenset[str]:
+        """UUIDs of the GPUs that somebody else uses."""
+        return frozenset(card.uuid for card in self._watched.cards if card.foreign is ForeignUse.YES)
+
     def fresh(self) -> GpuReading | None:
-        """The last reading, if it told something and is not too old."""
+        """The last reading, if the driver answered and it is not too old."""
         reading = self._reading
-        if reading is None or reading.problem:
+        if reading is None or reading.late:
             return None
         return reading if self._clock.monotonic_seconds() - reading.at_s <= STALE_S else None
 
     def used_bytes(self, pids: Sequence[int]) -> int | None:
         """See GpuMemory (memory.py): held by these processes; all that is used where they are not told apart.
 
-        None: the last reading is too old or told nothing.
+        None: the last reading is too old, or the driver hangs. A lost GPU holds nothing.
         """
         reading = self.fresh()
-        if reading is None or self._watched.lost:
+        if reading is None:
             return None
         total = 0
         for gpu in reading.gpus:

@@ -1,7 +1,7 @@
 # The everyday commands. What they do is in scripts/.
 VENV ?= .venv
 
-.PHONY: up test check fix bench-gateway demo fuzz soak services clean
+.PHONY: up test check fix bench-gateway demo fuzz soak gpu-check services clean
 
 up: $(VENV)/installed            ## run panal on this machine
 	@$(VENV)/bin/panal up $(ARGS)
@@ -26,6 +26,9 @@ fuzz: $(VENV)/developing         ## the long form of the fuzz test
 
 soak: $(VENV)/developing         ## 100,000 requests of every kind; prints what is left behind
 	@SOAK_REQUESTS=$${SOAK_REQUESTS:-100000} $(VENV)/bin/python -m pytest -s tests/e2e/test_soak.py $(ARGS)
+
+gpu-check: $(VENV)/installed     ## what this machine's GPUs tell, and a yield; five minutes at the most
+	@$(VENV)/bin/python -m panal.cli.gpu_check $(ARGS)
 
 services: $(VENV)/developing     ## start what the tests need
 	@scripts/services

@@ -64,6 +64,9 @@ def main(arguments: list[str]) -> None:
         _run(home, options)
     except* PanalError as group:
         error = first_of(group)
+        if logging.getLogger().hasHandlers():  # as a service it has no screen
+            words = fields(action="agent_ended")
+            logging.getLogger("panal.node").error("the agent ends: %s", error.message, extra=words)
         # Neither of the two goes away by starting again.
         _say("failed", message=error.message, final=isinstance(error, NotAllowed | SettingsError))
         raise error from None
@@ -112,6 +115,8 @@ class AgentProgram:
                     failures += 1
                     pause_s = min(RETRY_S_MAX, 0.5 * 2**failures) * (0.5 + random.random())  # noqa: S311
                     print(f"panal agent: {error.message} Trying again.", file=sys.stderr, flush=True)
+                    words = fields(action="bus_unreachable", failures=failures)
+                    logging.getLogger("panal.node").warning("the bus: %s", error.message, extra=words)
                     await self._pause(pause_s)
             for task in side:
                 task.cancel()

@@ -17,6 +17,7 @@ from panal.cli import (
     config_commands,
     desk_commands,
     limit_commands,
+    service_commands,
 )
 from panal.cli.access import api_of
 from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
@@ -58,6 +59,7 @@ def application() -> typer.Typer:
     app.add_typer(admin_commands.audit, name="audit")
     app.add_typer(config_commands.config, name="config")
     app.add_typer(desk_commands.desk, name="desk")
+    app.add_typer(service_commands.service, name="service")
     return app
 
 

@@ -1,5 +1,7 @@
 """One example of every message with all its fields set to something other than their defaults."""
 
+import msgspec
+
 from panal.protocol import messages as m
 
 KEY_ATTEMPT = "req_06h2ockabsj39aah8b1o7lf07o.2"
@@ -128,3 +130,41 @@ IN_FULL: tuple[m.Message, ...] = (
         facts={"cores": 16, "system": "linux"},
     ),
 )
+
+GPU_REPORT = m.GpuReport(
+    uuid="GPU-4090dddd-0000-4000-8000-000000000001",
+    vendor="nvidia",
+    name="NVIDIA GeForce RTX 4090",
+    driver="580.95.05",
+    memory_total_bytes=25_769_803_776,
+    memory_free_bytes=24_696_061_952,
+    busy_share=0.25,
+    temperature_c=41.0,
+    power_w=25.5,
+    energy_j=1234.5,
+    throttle=["power_cap"],
+    lost=True,
+)
+REPLICA_ON_A_GPU = msgspec.structs.replace(
+    REPLICA_REPORT, gpu=GPU_REPORT.uuid, load_s=2.5, memory_bytes=543_973_376
+)
+
+WITH_GPUS: tuple[m.Message, ...] = (
+    GPU_REPORT,
+    REPLICA_ON_A_GPU,
+    m.Heartbeat(
+        version=2,
+        node=NODE,
+        instance=INSTANCE,
+        sequence=41,
+        state="serving",
+        reason="in use by its owner",
+        agent_version="0.1.0",
+        replicas=[REPLICA_ON_A_GPU],
+        gpus=[GPU_REPORT],
+    ),
+)
+"""Messages that got fields later, with them."""
+
+GOLDEN: dict[str, tuple[m.Message, ...]] = {"golden_v1.txt": IN_FULL, "golden_v1_gpus.txt": WITH_GPUS}
+"""Each file of golden bytes with its examples; of a message that is in several, the last one is full."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from panal.core.gpus import GpuFacts
+
 PortState = Literal["free", "ours", "taken"]
 
 
@@ -87,4 +89,5 @@ class Facts:
     store: StoreFact | None = None
     bus_problem: str | None = None
     node: NodeFact | None = None
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
+    gpu_problem: str = ""

@@ -1,10 +1,7 @@
 """Which drivers are asked on this machine, or the file that stands in for them."""
 
 import sys
-from collections.abc import Collection
 from pathlib import Path
-
-import psutil
 
 from panal.core.clock import Clock
 from panal.core.settings import NodeSettings
@@ -13,7 +10,7 @@ from panal.node.gpus import NodeGpus
 from panal.node.hardware.gpu_amd import AmdReader
 from panal.node.hardware.gpu_fake import FakeNvml
 from panal.node.hardware.gpu_nvml import NvmlReader
-from panal.node.hardware.gpu_reading import GpuProbe, GpuReader
+from panal.node.hardware.gpu_reading import GpuProbe, GpuReader, with_children
 from panal.node.hardware.gpu_watch import PolledGpus
 
 
@@ -44,16 +41,5 @@ def node_gpus(
         reserve_bytes=settings.gpu_reserve_bytes,
     )
     if fake is not None:
-        fake.engine = lambda: {gpus.placed: _tree(gpus.watch.own())}
+        fake.engine = lambda: {gpus.placed: with_children(gpus.watch.own())}
     return gpus
-
-
-def _tree(pids: Collection[int]) -> set[int]:
-    """The processes and all that they started."""
-    found = set(pids)
-    for pid in pids:
-        try:
-            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-        except psutil.Error:
-            continue
-    return found

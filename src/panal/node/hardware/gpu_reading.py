@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import psutil
@@ -122,14 +122,14 @@ def read_now(readers: Sequence[GpuReader], clock: Clock, own: frozenset[int] = f
             problems.append(str(error))
         except Exception as error:  # noqa: BLE001 - whatever a driver's library does, the node lives on
             problems.append(f"the GPU's driver failed: {type(error).__name__}")
-    tree = _with_children(own) if found and own else own
+    tree = with_children(own) if found and own else own
     at_s = clock.monotonic_seconds()
     if problems and not found:
         return GpuReading(at_s=at_s, problem="; ".join(problems)[:300], own=tree)
     return GpuReading(at_s=at_s, gpus=tuple(found), no_driver=not answered and not problems, own=tree)
 
 
-def _with_children(pids: frozenset[int]) -> frozenset[int]:
+def with_children(pids: Collection[int]) -> frozenset[int]:
     """The processes and all that they started and that is still below them."""
     found = set(pids)
     for pid in pids:

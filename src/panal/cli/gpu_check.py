@@ -203,7 +203,7 @@ def _yielded(
     by_process = "not told by program" if held is None else f"{gib(held)} by program"
     if back_s is None:
         return Row(uuid, "yield", False, f"the memory was not back after {BACK_S_MAX:g} s", values)
-    told = f"{gib(taken)} taken ({by_process}); program gone after {gone_s:.2f} s, memory back after {back_s:.2f} s"
+    told = f"{gib(taken)} taken ({by_process}); gone after {gone_s:.2f} s, memory back after {back_s:.2f} s"
     return Row(uuid, "yield", held is None or held >= HELD_BYTES - SLACK_BYTES, told, values)
 
 

@@ -21,6 +21,7 @@ class Relay:
         self.port = 0
         self.dropped = 0
         self.source = "127.0.0.1"
+        self.connections = 0
         self._open: set[asyncio.StreamWriter] = set()
 
     def move(self, source: str) -> None:
@@ -60,6 +61,7 @@ class Relay:
             "127.0.0.1", self._target, local_addr=(self.source, 0)
         )
         self._open |= {writer, inner_writer}
+        self.connections += 1
         moved = asyncio.Event()
         pumps = [
             asyncio.create_task(_pump(reader, inner_writer, moved)),

@@ -139,6 +139,8 @@ class AgentProgram:
         ids = IdSource(self._clock, os.urandom)
         wish = _wish(self._home, self._settings, self._options, node_class)
         gpus = self._node_gpus(wish)
+        # Nobody sits at a dedicated machine: what its GPUs hold beside our engine is their usual.
+        gpus.watch.let_learn(not node_class.owned)
         await asyncio.to_thread(self._end_leftovers, wish.home)
         self._agent = agent = Agent(
             AgentSettings(

@@ -24,6 +24,7 @@ from panal.node.gpus import NodeGpus, PlacedEngine
 from panal.node.heartbeats import Heartbeats
 from panal.node.measuring import measure
 from panal.node.outbox import Outbox
+from panal.node.replica_report import replica_report
 from panal.node.reports import Reports
 from panal.node.settings import AgentSettings
 from panal.protocol.messages import (
@@ -32,13 +33,9 @@ from panal.protocol.messages import (
     Cancel,
     Heartbeat,
     Instruction,
-    ReplicaReport,
     RunAttempt,
     YieldReport,
 )
-
-NOTE_CHARACTERS_MAX = 800
-"""A note may name every card of a machine."""
 
 
 class Ending(StrEnum):
@@ -330,6 +327,14 @@ class Agent:
 
     def _heartbeat(self, sequence: int) -> Heartbeat:
         state, reason = self._state()
+        report = replica_report(
+            self.replica,
+            self._engine.facts,
+            self._attempts,
+            self._keeper,
+            self._gpus,
+            gpu_trouble=self._gpu_trouble,
+        )
         return Heartbeat(
             node=self._settings.node,
             instance=self.instance,
@@ -337,38 +342,9 @@ class Agent:
             state=state.value,
             reason=reason[:200],
             agent_version=self._settings.agent_version,
-            replicas=[self._replica_report()] if self._engine.facts.model else [],
+            replicas=[report] if report.model else [],
             gpus=self._gpus.reports(changing=state.takes_work) if self._gpus is not None else [],
         )
-
-    def _replica_report(self) -> ReplicaReport:
-        facts = self._engine.facts
-        attempts = self._attempts
-        return ReplicaReport(
-            replica=self.replica,
-            model=facts.model,
-            engine=facts.kind,
-            twin=facts.twin,
-            resume=facts.resume.value,
-            routes=[route.value for route in facts.routes],
-            context_tokens=facts.context_tokens,
-            slots=facts.slots,
-            running=attempts.running,
-            waiting=attempts.waiting,
-            pending_prefill_tokens=attempts.pending_prefill_tokens,
-            prefill_tokens_per_s=round(attempts.speeds.prefill_tokens_per_s, 3),
-            decode_s_per_token=round(attempts.speeds.decode_s_per_token, 6),
-            healthy=self._keeper.on and self._keeper.healthy and not self._gpu_trouble,
-            note=self._note()[:NOTE_CHARACTERS_MAX],
-            gpu=self._gpus.placed if self._gpus is not None else "",
-            load_s=self._gpus.record.load_s if self._gpus is not None else 0.0,
-            memory_bytes=self._gpus.record.memory_bytes if self._gpus is not None else 0,
-        )
-
-    def _note(self) -> str:
-        if self._keeper.problem or self._keeper.postponed is not None:
-            return self._keeper.problem or str(self._keeper.postponed)
-        return self._gpus.note() if self._gpus is not None else ""
 
 
 async def _reported(work: Awaitable[None], log: logging.Logger, name: str) -> None:

@@ -42,6 +42,8 @@ class PolledGpus:
         self._reading: GpuReading | None = None
         self._good: GpuReading | None = None
         self._learns = False
+        self._ours: frozenset[int] = frozenset()
+        """Our engine's processes, until a reading shows nothing of them any more."""
         self._log = logging.getLogger("panal.node.gpus")
 
     async def run(self) -> None:
@@ -62,6 +64,8 @@ class PolledGpus:
         self._reading = reading
         if not reading.problem:
             self._good = reading
+            shown = {each.pid for gpu in reading.gpus for each in gpu.processes or ()}
+            self._ours = reading.own | (self._ours & shown)
         if self._watched.lost != before.lost:
             lost = " ".join(self._watched.lost)
             self._log.warning(
@@ -98,20 +102,19 @@ class PolledGpus:
         return reading if self._clock.monotonic_seconds() - reading.at_s <= STALE_S else None
 
     def used_bytes(self, pids: Sequence[int]) -> int | None:
-        """See GpuMemory (memory.py): held by these processes; all that is used where they are not told apart.
+        """See GpuMemory (memory.py): held by these processes and by ended ones of ours that still show; all that
+        is used where the driver does not tell them apart.
 
-        None: the last reading is too old, or the driver hangs. A lost GPU holds nothing.
+        None: there is no reading since the engine ended, or the driver hangs. A lost GPU holds nothing.
         """
+        if self._reading is not None and self._reading.no_driver and not self._watched.cards:
+            return 0
         reading = self.fresh()
-        if reading is None:
+        if reading is None or (reading.own and not pids):
             return None
-        total = 0
-        for gpu in reading.gpus:
-            held = _held(gpu, frozenset(pids))
-            if held is None:
-                return None
-            total += held
-        return total
+        ours = frozenset(pids) | self._ours
+        held = [_held(gpu, ours) for gpu in reading.gpus if not gpu.lost]
+        return None if any(size is None for size in held) else sum(size for size in held if size is not None)
 
 
 def _held(gpu: GpuFacts, pids: frozenset[int]) -> int | None:

@@ -14,12 +14,14 @@ from panal.bus.memory_bus import MemoryBroker
 from panal.core.clock import SystemClock
 from panal.core.ids import IdSource, NodeId
 from panal.core.nodes import NodeState
+from panal.core.settings import NodeSettings
 from panal.node.agent import Agent
 from panal.node.availability import AlwaysAvailable
 from panal.node.engines.echo import echo_engine
 from panal.node.hardware.gpu_watch import LOOK_EACH_S
 from panal.node.settings import AgentSettings
 from panal.protocol.codec import encode
+from panal.protocol.messages import Heartbeat
 from tests.support.agents import running_agent
 from tests.support.gpu_nodes import gpus_of
 from tests.support.gpus import CARD, HardwareFile, hardware_file
@@ -55,7 +57,7 @@ class Node:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
     broker, clock, desk = MemoryBroker(), SystemClock(), Desk()
     gateway = TestGateway(broker)
     await gateway.start()
@@ -69,7 +71,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         desk,
         clock,
         IdSource(clock, os.urandom),
-        gpus=gpus_of(tmp_path, file.path, clock),
+        gpus=gpus_of(tmp_path, file.path, clock, getattr(request, "param", None)),
     )
     async with running_agent(agent):
         await gateway.ready()
@@ -110,6 +112,23 @@ async def test_p26_a_lost_gpu_degrades_the_node_within_one_probe_and_heals_witho
     assert after.replicas[0].replica != before.replica, "a fresh engine, as the old one's context is gone"
     answer = await node.gateway.open(chat("back")).end()
     assert answer.finish == "stop"
+
+
+@pytest.mark.parametrize("node", [NodeSettings(cpu_when_gpu_lost=True)], indirect=True, ids=["allowed"])
+async def test_p26_where_it_is_allowed_the_processor_serves_visibly_until_the_gpu_is_back(node: Node) -> None:
+    def on_the_processor(beat: Heartbeat) -> bool:
+        return beat.state == "available" and "runs on the processor" in beat.replicas[0].note
+
+    node.file.write({"error": "GPU_IS_LOST"})
+    beat = await node.gateway.heartbeat_with(on_the_processor)
+    assert (beat.replicas[0].gpu, beat.gpus[0].lost) == ("", True)
+    answer = await node.gateway.open(chat("slowly")).end()
+    assert answer.finish == "stop"
+    node.file.write()
+    after = await node.gateway.heartbeat_with(
+        lambda beat: beat.state == "available" and beat.replicas[0].gpu == CARD
+    )
+    assert after.replicas[0].note == ""
 
 
 async def test_p26_a_driver_that_hangs_costs_no_heartbeat_and_ends_as_a_loss(node: Node) -> None:

@@ -255,6 +255,7 @@ class Agent:
             await self._gpus.calibrated(self._engine, self._attempts.speeds)
 
     def _engine_started(self) -> None:
+        self._gpu_trouble = self._gpus.trouble() if self._gpus is not None else ""
         self._attempts.stay()
         self._availability.engine_started()
         self._changed()
@@ -262,17 +263,25 @@ class Agent:
     def _engine_stopped(self, reason: str) -> None:
         if reason:
             self._job(self._attempts.fail_all(reason), "engine failed")
+        self._gpu_trouble = self._gpus.trouble() if self._gpus is not None else ""
         self._availability.engine_stopped()
         self._changed()
 
     def _gpus_changed(self) -> None:
         """A lost GPU takes no work from this moment on; one that is back gets a fresh engine."""
         assert self._gpus is not None
-        before, self._gpu_trouble = self._gpu_trouble, self._gpus.trouble()
-        if self._gpu_trouble and not before:
+        trouble = self._gpus.trouble()
+        if trouble and not self._gpu_trouble:
+            self._gpu_trouble = trouble
             self.hand_over(self._settings.grace_s)
-        elif before and not self._gpu_trouble:
-            self._keeper.restart()
+            if self._gpus.cpu_when_lost:
+                self._keeper.restart()
+        elif not trouble and (self._gpu_trouble or self._gpus.can_return()):
+            if self._keeper.on:  # the old engine's end takes the trouble away
+                self.hand_over(self._settings.grace_s)
+                self._keeper.restart()
+            else:
+                self._gpu_trouble = ""
         self._keeper.look_again()
         self._changed()
 

@@ -60,7 +60,7 @@ class NodeGpus:
         self.uses_gpu = uses_gpu
         self._calibrations = calibrations
         self._clock = clock
-        self._cpu_when_lost = cpu_when_lost
+        self.cpu_when_lost = cpu_when_lost
         self._reserve_bytes = reserve_bytes
         self._log = logging.getLogger("panal.node.gpus")
         self.placed = ""
@@ -76,6 +76,12 @@ class NodeGpus:
     def trouble(self) -> str:
         """Why no GPU work may be done now, coarse; empty when it may."""
         return LOST if self.placed and self.placed in self.watch.answer().lost else ""
+
+    def can_return(self) -> bool:
+        """The engine went to the processor for want of a GPU, and the GPU is back."""
+        reading = self.watch.fresh()
+        there = reading is not None and any(not gpu.lost for gpu in reading.gpus)
+        return self._fell_back and there and not self.watch.answer().lost
 
     def note(self) -> str:
         """What an operator should see of a node that serves all the same."""
@@ -95,7 +101,7 @@ class NodeGpus:
         if reading.no_driver and not lost:
             return
         usable = [gpu for gpu in reading.gpus if not gpu.lost]
-        if not usable and self._cpu_when_lost:
+        if not usable and self.cpu_when_lost:
             self._fell_back = True
             self._log.warning("the GPU is lost: the engine starts on the processor")
             self._tell(engine, None)

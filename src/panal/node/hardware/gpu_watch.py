@@ -102,8 +102,9 @@ class PolledGpus:
         return reading if self._clock.monotonic_seconds() - reading.at_s <= STALE_S else None
 
     def used_bytes(self, pids: Sequence[int]) -> int | None:
-        """See GpuMemory (memory.py): held by these processes and by ended ones of ours that still show; all that
-        is used where the driver does not tell them apart.
+        """See GpuMemory (memory.py): held by these processes, and by ended ones of ours that still show.
+
+        All that is used counts where the driver does not tell programs apart.
 
         None: there is no reading since the engine ended, or the driver hangs. A lost GPU holds nothing.
         """

@@ -76,7 +76,7 @@ class EngineKeeper:
 
     def restart(self) -> None:
         """End a running engine and start it afresh; this counts as no failure. ``stopped`` follows."""
-        if self._alive:
+        if self._alive and self.postponed is None:
             self._restarting = True
             self._engine.kill()
 

@@ -1,7 +1,7 @@
 # The everyday commands. What they do is in scripts/.
 VENV ?= .venv
 
-.PHONY: up test check fix bench-gateway bench-yield bench-agent-rest demo fuzz soak retention services clean
+.PHONY: up test check fix bench-gateway bench-yield bench-agent-rest demo fuzz soak retention gpu-check services clean
 
 up: $(VENV)/installed            ## run panal on this machine
 	@$(VENV)/bin/panal up $(ARGS)
@@ -35,6 +35,9 @@ soak: $(VENV)/developing         ## 100,000 requests of every kind; prints what 
 
 retention: $(VENV)/developing    ## a million old usage records go, on both databases; prints how long it took
 	@RETENTION_ROWS=$${RETENTION_ROWS:-1000000} $(VENV)/bin/python -m pytest -s tests/contract/test_store_retention.py $(ARGS)
+
+gpu-check: $(VENV)/installed     ## what this machine's GPUs tell, and a yield; five minutes at the most
+	@$(VENV)/bin/python -m panal.cli.gpu_check $(ARGS)
 
 services: $(VENV)/developing     ## start what the tests need
 	@scripts/services

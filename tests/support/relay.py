@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 
 class Relay:
-    """Runs in a thread of its own. ``dropped``: connections that were idle for too long."""
+    """Runs in a thread of its own. ``dropped``: connections that were idle for too long.
+
+    ``source`` is the address that the server sees, of connections made from now on.
+    """
 
     def __init__(self, port: int, idle_s_max: float) -> None:
         self._target = port
@@ -17,6 +20,19 @@ class Relay:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.port = 0
         self.dropped = 0
+        self.source = "127.0.0.1"
+        self.connections = 0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    def move(self, source: str) -> None:
+        """The client has another address now: its connections break, the next ones come from there."""
+
+        def moved() -> None:
+            self.source = source
+            for writer in self._open:
+                writer.transport.abort()
+
+        self._loop.call_soon_threadsafe(moved)
 
     def start(self) -> None:
         self._thread.start()
@@ -41,7 +57,11 @@ class Relay:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        inner_reader, inner_writer = await asyncio.open_connection(
+            "127.0.0.1", self._target, local_addr=(self.source, 0)
+        )
+        self._open |= {writer, inner_writer}
+        self.connections += 1
         moved = asyncio.Event()
         pumps = [
             asyncio.create_task(_pump(reader, inner_writer, moved)),
@@ -54,6 +74,7 @@ class Relay:
             for task in (*pumps, watch):
                 task.cancel()
             await asyncio.gather(*pumps, watch, return_exceptions=True)
+            self._open -= {writer, inner_writer}
             for each in (writer, inner_writer):
                 each.transport.abort()
 

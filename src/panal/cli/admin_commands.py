@@ -8,6 +8,7 @@ import typer
 from panal.cli.access import api_of
 from panal.cli.api_client import segment
 from panal.cli.durations import duration_s
+from panal.cli.gpu_words import gpu_lines
 from panal.cli.output import show_fields, show_json, show_rows
 from panal.core.errors import BadRequest
 
@@ -89,8 +90,14 @@ def nodes_show(name: Name, home: HomeOption = None, url: UrlOption = "", as_json
     """One node in full."""
     api = api_of(home, url)
     node = api.get(f"/api/v1/nodes/{segment(name)}")
-    live = {each["id"]: each for each in api.get("/api/v1/fleet")["nodes"]}
-    show_fields(node | _live_part(live.get(node["id"])), as_json=as_json)
+    live = {each["id"]: each for each in api.get("/api/v1/fleet")["nodes"]}.get(node["id"])
+    gpus = live["gpus"] if live is not None else []
+    replicas = live["replicas"] if live is not None else []
+    if as_json:
+        show_json(node | _live_part(live) | {"gpus": gpus, "replicas": replicas})
+    else:
+        words = {"gpus": gpu_lines(gpus), "notes": [each["note"] for each in replicas if each["note"]]}
+        show_fields(node | _live_part(live) | words, as_json=False)
 
 
 def _live_part(live: dict[str, Any] | None) -> dict[str, Any]:

@@ -35,8 +35,14 @@ from panal.core.settings import Settings, load
 from panal.node.agent import Agent, Ending
 from panal.node.attempt_spans import AttemptSpans
 from panal.node.engines.build import EngineWish, build_engine
+from panal.node.engines.embedded import embedded_uses_gpu
+from panal.node.engines.leftovers import end_leftovers
 from panal.node.enrolled import EnrolledNode, load_enrolled, save_enrolled
+from panal.node.gpus import NodeGpus
 from panal.node.hardware.build_watch import Machine, build_watch
+from panal.node.hardware.gpu_build import node_gpus
+from panal.node.hardware.memory import EngineMemory
+from panal.node.hardware.owner_gpu import OwnerGpu
 from panal.node.hardware.owner_watch import OwnerWatch
 from panal.node.joining import fresh_credential
 from panal.node.settings import AgentSettings
@@ -61,6 +67,9 @@ def main(arguments: list[str]) -> None:
         _run(home, options)
     except* PanalError as group:
         error = first_of(group)
+        if logging.getLogger().hasHandlers():  # as a service it has no screen
+            words = fields(action="agent_ended")
+            logging.getLogger("panal.node").error("the agent ends: %s", error.message, extra=words)
         # Neither of the two goes away by starting again.
         _say("failed", message=error.message, final=isinstance(error, NotAllowed | SettingsError))
         raise error from None
@@ -121,6 +130,8 @@ class AgentProgram:
                     failures += 1
                     pause_s = back_off.pause_s(failures + 3, random.random(), RETRY_S_MAX)  # noqa: S311
                     print(f"panal agent: {error.message} Trying again.", file=sys.stderr, flush=True)
+                    words = fields(action="bus_unreachable", failures=failures)
+                    logging.getLogger("panal.node").warning("the bus: %s", error.message, extra=words)
                     await self._pause(pause_s)
             for task in side:
                 task.cancel()
@@ -141,6 +152,11 @@ class AgentProgram:
             randomness=random.random,
         )
         ids, export = IdSource(self._clock, os.urandom), self._export
+        wish = _wish(self._home, self._settings, self._options, node_class)
+        gpus = self._node_gpus(wish)
+        # Nobody sits at a dedicated machine: what its GPUs hold beside our engine is their usual.
+        gpus.watch.let_learn(not node_class.owned)
+        await asyncio.to_thread(self._end_leftovers, wish.home)
         self._agent = agent = Agent(
             AgentSettings(
                 node=NodeId(enrolled.node),
@@ -148,12 +164,13 @@ class AgentProgram:
                 credential_s=life_left_s(enrolled.credential, self._clock),
             ),
             bus,
-            build_engine(_wish(self._home, self._settings, self._options, node_class)),
-            self._owner_watch(node_class),
+            build_engine(wish),
+            self._owner_watch(node_class, gpus),
             self._clock,
             ids,
             keep_credential=self._keep_credential,
             traced=None if export is None else AttemptSpans(export.put, self._clock, enrolled.node).over,
+            gpus=gpus,
         )
         _say("running", node=enrolled.node, name=enrolled.name)
         ending = await agent.run()
@@ -165,10 +182,29 @@ class AgentProgram:
         elif not self._stopped.is_set():
             self._stopped.set()
 
-    def _owner_watch(self, node_class: NodeClass) -> OwnerWatch:
+    def _node_gpus(self, wish: EngineWish) -> NodeGpus:
+        """The GPUs of this machine, or of the file that stands in for them."""
+        return node_gpus(
+            self._home,
+            self._settings.node,
+            self._clock,
+            fake_hardware=self._options.fake_hardware,
+            uses_gpu=wish.kind == "embedded" and not wish.url and embedded_uses_gpu(),
+        )
+
+    def _end_leftovers(self, folder: Path) -> None:
+        """Before anything else: an engine that an earlier agent left must not hold the owner's GPU."""
+        ended = end_leftovers(folder)
+        if ended:
+            words = fields(action="leftovers_ended", pids=" ".join(map(str, ended)))
+            logging.getLogger("panal.node").warning("an engine was left running; it was ended", extra=words)
+
+    def _owner_watch(self, node_class: NodeClass, gpus: NodeGpus) -> OwnerWatch:
         """Who comes first on this machine, and how to see them."""
         machine = Machine(self._home, cache_folder(os.environ), node_class, sys.platform, os.environ)
-        return build_watch(machine, self._settings, self._clock)
+        memory = EngineMemory(gpus.watch if gpus.uses_gpu else None)
+        gpu = OwnerGpu(gpus.watch, self._clock)
+        return build_watch(machine, self._settings, self._clock, memory=memory, gpu=gpu)
 
     async def _credentialed(self) -> EnrolledNode:
         """The node with a credential; waits for an operator's approval. Raises NotAllowed if revoked."""
@@ -239,6 +275,9 @@ def _options(arguments: list[str]) -> Any:
     parser.add_argument("--model-digest", default="", help="digest of its weights; without it no resume")
     parser.add_argument(
         "--echo-option", action="append", default=[], help="for tests: option of the echo engine"
+    )
+    parser.add_argument(
+        "--fake-hardware", type=Path, default=None, help="file (TOML) that describes GPUs to pretend"
     )
     parser.add_argument("--watch-parent", action="store_true", help="end when the standard input does")
     found = parser.parse_args(arguments)

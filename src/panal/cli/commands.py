@@ -19,6 +19,7 @@ from panal.cli import (
     desk_commands,
     limit_commands,
     model_commands,
+    service_commands,
     usage_commands,
 )
 from panal.cli.access import api_of
@@ -65,6 +66,7 @@ def application() -> typer.Typer:
     app.add_typer(admin_commands.audit, name="audit")
     app.add_typer(config_commands.config, name="config")
     app.add_typer(desk_commands.desk, name="desk")
+    app.add_typer(service_commands.service, name="service")
     return app
 
 
@@ -77,6 +79,9 @@ def up(
     node: Annotated[bool, typer.Option(help="Serve on this machine too")] = True,
     engine: Annotated[str, typer.Option(help="embedded, echo, or the URL of a running engine")] = "",
     processes: ProcessesOption = 0,
+    fake_hardware: Annotated[
+        Path | None, typer.Option("--fake-hardware", help="File (TOML) that describes GPUs to pretend")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run everything on this machine: bus, gateway, controller, and a node with a small model."""
@@ -97,6 +102,8 @@ def up(
     if node and settings.node.engine == "embedded":
         ensure_model(environment, Console(stderr=as_json))
     attach = ("--engine-url", engine_url) if engine_url else ()
+    if fake_hardware is not None:
+        attach = (*attach, "--fake-hardware", str(fake_hardware.absolute()))
     options = UpOptions(config=config, node=node, engine_arguments=attach, as_json=as_json)
     asyncio.run(Up(found, settings, options, environment, console).run())
 

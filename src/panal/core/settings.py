@@ -87,6 +87,10 @@ class NodeSettings(Masked):
     context_tokens: int = setting(4096, "context of each slot", low=128, high=4_194_304)
     start_s_max: float = setting(120.0, "a start of the engine may stand still for", low=1, high=86400)
     exact: bool = setting(False, "same answer whatever else runs, at a cost in speed")
+    cpu_when_gpu_lost: bool = setting(False, "serve on the processor, visibly, while the GPU is lost")
+    gpu_reserve_bytes: int = setting(
+        512 * MIB, "GPU memory left free beside a model", low=0, high=256 * 1024 * MIB
+    )
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
     proxy: str = setting(
         "",

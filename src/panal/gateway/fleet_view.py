@@ -4,6 +4,7 @@ import msgspec
 
 from panal.dispatch.fleet import NodeFacts, NodeSeen
 from panal.gateway.gateway import Gateway
+from panal.protocol.messages import GpuReport
 from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S
 
 
@@ -16,6 +17,27 @@ class ReplicaLive(msgspec.Struct):
     slots: int
     resume: str
     note: str
+    gpu: str
+    load_s: float
+    memory_bytes: int
+    prefill_tokens_per_s: float
+    decode_s_per_token: float
+
+
+class GpuLive(msgspec.Struct):
+    """null: its driver does not tell it, or the node keeps it to itself while its owner is there."""
+
+    uuid: str
+    name: str
+    driver: str
+    lost: bool
+    memory_total_bytes: int | None
+    memory_free_bytes: int | None
+    busy_share: float | None
+    temperature_c: float | None
+    power_w: float | None
+    energy_j: float | None
+    throttle: list[str] | None
 
 
 class NodeLive(msgspec.Struct):
@@ -30,6 +52,7 @@ class NodeLive(msgspec.Struct):
     reason: str
     silent_s: float | None
     replicas: list[ReplicaLive]
+    gpus: list[GpuLive]
 
 
 class FleetView(msgspec.Struct):
@@ -64,10 +87,20 @@ def _node(facts: NodeFacts, seen: NodeSeen | None, now_s: float) -> NodeLive:
                 report.slots,
                 report.resume,
                 report.note,
+                report.gpu,
+                report.load_s,
+                report.memory_bytes,
+                report.prefill_tokens_per_s,
+                report.decode_s_per_token,
             )
             for report in (seen.heartbeat.replicas if seen is not None else [])
         ],
+        gpus=[_gpu(report) for report in (seen.heartbeat.gpus if seen is not None else [])],
     )
+
+
+def _gpu(report: GpuReport) -> GpuLive:
+    return GpuLive(**{name: getattr(report, name) for name in GpuLive.__struct_fields__})
 
 
 def _liveness(silent_s: float | None) -> str:

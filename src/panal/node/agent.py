@@ -21,10 +21,12 @@ from panal.node.availability import Availability
 from panal.node.counts import KeptCounts
 from panal.node.engine_keeper import EngineKeeper, KeeperEvents
 from panal.node.engines.engine import Engine
+from panal.node.gpus import NodeGpus, PlacedEngine
 from panal.node.heartbeats import Heartbeats
 from panal.node.measuring import measure
 from panal.node.outbox import Outbox
 from panal.node.presence import GatewaysHeard
+from panal.node.replica_report import replica_report
 from panal.node.reports import Reports
 from panal.node.settings import AgentSettings
 from panal.protocol.messages import (
@@ -34,7 +36,6 @@ from panal.protocol.messages import (
     Heartbeat,
     Instruction,
     Present,
-    ReplicaReport,
     RunAttempt,
     YieldReport,
 )
@@ -62,9 +63,16 @@ class Agent:
         *,
         keep_credential: Callable[[str], None] = lambda _credential: None,
         traced: Callable[[Attempt], None] | None = None,
+        gpus: NodeGpus | None = None,
     ) -> None:
         self._settings = settings
         self._bus = bus
+        self._gpus = gpus
+        self._gpu_trouble = ""
+        if gpus is not None:
+            engine = PlacedEngine(engine, gpus, clock)
+            gpus.watch.changed = self._gpus_changed
+            gpus.watch.own = engine.process_ids
         self._engine = engine
         self._availability = availability
         self._clock = clock
@@ -118,6 +126,8 @@ class Agent:
                     group.create_task(self._reports.run(), name="reports"),
                     group.create_task(self._gateways.run(), name="gateways"),
                 ]
+                if self._gpus is not None:
+                    tasks.append(group.create_task(self._gpus.run(), name="gpus"))
                 await self._stop.wait()
                 await self._leave()
                 for task in tasks:
@@ -252,6 +262,8 @@ class Agent:
             return self._keeper.problem
         if not self._keeper.on:
             return "the engine is not running"
+        if self._gpu_trouble:
+            return self._gpu_trouble
         return self._availability.may_serve()
 
     async def _prepare_engine(self) -> None:
@@ -259,8 +271,11 @@ class Agent:
         self._attempts.engine_started(self.replica)
         if self._settings.measure and not self._attempts.speeds.decode_s_per_token:
             await measure(self._engine, self._attempts.speeds, self._clock)
+        if self._settings.measure and self._gpus is not None:
+            await self._gpus.calibrated(self._engine, self._attempts.speeds)
 
     def _engine_started(self) -> None:
+        self._gpu_trouble = self._gpus.trouble() if self._gpus is not None else ""
         self._attempts.stay()
         self._availability.engine_started()
         self._changed()
@@ -268,7 +283,26 @@ class Agent:
     def _engine_stopped(self, reason: str) -> None:
         if reason:
             self._job(self._attempts.fail_all(reason), "engine failed")
+        self._gpu_trouble = self._gpus.trouble() if self._gpus is not None else ""
         self._availability.engine_stopped()
+        self._changed()
+
+    def _gpus_changed(self) -> None:
+        """A lost GPU takes no work from this moment on; one that is back gets a fresh engine."""
+        assert self._gpus is not None
+        trouble = self._gpus.trouble()
+        if trouble and not self._gpu_trouble:
+            self._gpu_trouble = trouble
+            self.hand_over(self._settings.grace_s)
+            if self._gpus.cpu_when_lost:
+                self._keeper.restart()
+        elif not trouble and (self._gpu_trouble or self._gpus.can_return()):
+            if self._keeper.on:  # the old engine's end takes the trouble away
+                self.hand_over(self._settings.grace_s)
+                self._keeper.restart()
+            else:
+                self._gpu_trouble = ""
+        self._keeper.look_again()
         self._changed()
 
     def hand_over(self, grace_s: float) -> None:
@@ -315,6 +349,9 @@ class Agent:
     def _state(self) -> tuple[NodeState, str]:
         if self._keeper.problem:
             return NodeState.DEGRADED, self._keeper.problem
+        trouble = self._gpu_trouble or (self._keeper.postponed.coarse if self._keeper.postponed else "")
+        if trouble:
+            return NodeState.DEGRADED, trouble
         state = self._availability.state
         if self._cordoned and state.takes_work:
             return NodeState.DRAINING, self._cordoned
@@ -324,6 +361,14 @@ class Agent:
 
     def _heartbeat(self, sequence: int) -> Heartbeat:
         state, reason = self._state()
+        report = replica_report(
+            self.replica,
+            self._engine.facts,
+            self._attempts,
+            self._keeper,
+            self._gpus,
+            gpu_trouble=self._gpu_trouble,
+        )
         return Heartbeat(
             node=self._settings.node,
             instance=self.instance,
@@ -331,30 +376,9 @@ class Agent:
             state=state.value,
             reason=reason[:200],
             agent_version=self._settings.agent_version,
-            replicas=[self._replica_report()] if self._engine.facts.model else [],
+            replicas=[report] if report.model else [],
+            gpus=self._gpus.reports(changing=state.takes_work) if self._gpus is not None else [],
             hazards_per_h=self._availability.hazards_per_h(),
-        )
-
-    def _replica_report(self) -> ReplicaReport:
-        facts = self._engine.facts
-        attempts = self._attempts
-        return ReplicaReport(
-            replica=self.replica,
-            model=facts.model,
-            engine=facts.kind,
-            twin=facts.twin,
-            resume=facts.resume.value,
-            routes=[route.value for route in facts.routes],
-            context_tokens=facts.context_tokens,
-            slots=attempts.slots,
-            running=attempts.running,
-            waiting=attempts.waiting,
-            pending_prefill_tokens=attempts.pending_prefill_tokens,
-            prefill_tokens_per_s=round(attempts.speeds.prefill_tokens_per_s, 3),
-            decode_s_per_token=round(attempts.speeds.decode_s_per_token, 6),
-            healthy=self._keeper.on and self._keeper.healthy,
-            note=self._keeper.problem[:200],
-            continues_messages=facts.continues_messages,
         )
 
 

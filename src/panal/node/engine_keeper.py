@@ -5,12 +5,13 @@ so that what was wrong may be put right without anybody's hand on this machine (
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from panal.core.errors import EngineFailed, SettingsError
-from panal.node.engines.engine import Engine
+from panal.node.engines.engine import Engine, LoadPostponed
 
 FAILURES_MAX = 6
 BACK_OFF_S_FIRST = 0.5
@@ -22,6 +23,8 @@ STEADY_S = 60.0
 """A run as long as this wipes out the memory of earlier failures."""
 STOP_GRACE_S = 2.0
 PROBE_EACH_S = 0.5
+POSTPONED_S = 10.0
+"""A load that has to wait for something outside of the engine is tried again so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class KeeperEvents:
 class EngineKeeper:
     """``problem`` says what fails again and again; ``healthy`` is the newest probe's answer."""
 
+    """``problem`` says why the engine is not started any more; ``healthy`` is the newest probe's answer.
+
+    ``postponed`` says why a load has to wait; it is no failure, and is tried again by itself.
+    """
+
     def __init__(
         self,
         engine: Engine,
@@ -57,10 +65,13 @@ class EngineKeeper:
         self._failures = 0
         self._alive = False
         self._on_since_s = float("inf")
+        self._restarting = False
+        self._again = asyncio.Event()
         self._log = logging.getLogger("panal.node.engine")
         self.on = False
         self.healthy = False
         self.problem = ""
+        self.postponed: LoadPostponed | None = None
 
     def want_on(self) -> None:
         """Start the engine; after a failure when its time has come."""
@@ -78,6 +89,16 @@ class EngineKeeper:
         """The same, this instant."""
         self.want_off()
         self._engine.kill()
+
+    def restart(self) -> None:
+        """End a running engine and start it afresh; this counts as no failure. ``stopped`` follows."""
+        if self._alive and self.postponed is None:
+            self._restarting = True
+            self._engine.kill()
+
+    def look_again(self) -> None:
+        """What a postponed load waits for may have come."""
+        self._again.set()
 
     def _want(self, on: bool) -> None:
         if self._wanted != on:
@@ -126,22 +147,43 @@ class EngineKeeper:
         return reason
 
     async def _live(self) -> str:
+        self._restarting = False
         try:
-            await self._engine.start()
+            await self._started()
             self.healthy = await self._engine.healthy()
             await self._events.prepare()
         except (EngineFailed, SettingsError) as error:
-            return error.message
+            return "" if self._restarting else error.message
         self.on = True
         self._on_since_s = asyncio.get_running_loop().time()
         self.problem = ""
         self._events.started()
         probe = asyncio.get_running_loop().create_task(self._probe(), name="engine probe")
         try:
-            return await self._engine.ended() or "the engine ended"
+            reason = await self._engine.ended() or "the engine ended"
+            return "" if self._restarting else reason
         finally:
             probe.cancel()
             await asyncio.wait({probe})
+
+    async def _started(self) -> None:
+        """Start the engine, waiting for as long as its load is postponed. Raises as Engine.start does."""
+        try:
+            while True:
+                self._again.clear()
+                try:
+                    await self._engine.start()
+                    return
+                except LoadPostponed as error:
+                    if self.postponed is None or self.postponed.message != error.message:
+                        self._log.warning("the engine is not loaded: %s", error.message)
+                    self.postponed = error
+                    self._events.changed()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POSTPONED_S):
+                        await self._again.wait()
+        finally:
+            self.postponed = None
 
     async def _probe(self) -> None:
         while True:

@@ -224,6 +224,32 @@ class ReplicaReport(Message, kw_only=True):
     note: str = ""
     continues_messages: bool = False
     """Whether the engine's chat route continues an assistant message that is left open."""
+    gpu: str = ""
+    """UUID of the GPU that it is on; empty: the processor."""
+    load_s: float = 0.0
+    memory_bytes: int = 0
+    """What it held of the GPU's memory after its load; 0 means not known."""
+
+
+class GpuReport(Message, kw_only=True):
+    """One GPU of a node. None means that its driver does not tell, or that the node keeps it to itself:
+    what changes with use is told only while the node takes work. Nothing of any process is in it.
+
+    ``energy_j`` only grows while the driver stays loaded; ``throttle`` holds words for what slows it down.
+    """
+
+    uuid: str
+    vendor: str = ""
+    name: str = ""
+    driver: str = ""
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    busy_share: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    throttle: list[str] | None = None
+    lost: bool = False
 
 
 class Heartbeat(Message, kw_only=True):
@@ -240,6 +266,7 @@ class Heartbeat(Message, kw_only=True):
     replicas: list[ReplicaReport] = []
     hazards_per_h: list[float] = []
     """How often its owner may come, an hour, in this hour and the next ones: learnt, and rounded."""
+    gpus: list[GpuReport] = []
 
 
 class AttemptCounts(Message, kw_only=True):

@@ -24,6 +24,7 @@ from panal.cli.doctor.versions import fits, numbers, requirement
 from panal.cli.home import Home
 from panal.core.clock import ManualClock
 from panal.identity.certificates import create_or_load_ca
+from tests.support.gpus import gpu
 
 DAY_S = 86400.0
 NODE = NodeFact("desk", "desktop", agent_runs=True, paused=False, credential_left_s=1800)
@@ -42,7 +43,7 @@ GOOD = Facts(
     bus_problem="",
     node=NODE,
     processes=ProcessesFact(2, (1, 2)),
-    gpus=("NVIDIA 0000:01:00.0",),
+    gpus=(gpu(),),
 )
 
 
@@ -92,6 +93,10 @@ def test_an_empty_machine_has_nothing_to_do_either() -> None:
         ({"store": StoreFact("sqlite", "0001", "0002")}, "warn", "0002"),
         ({"bus_problem": "the bus is away"}, "warn", "the bus is away"),
         ({"gateway_problem": "it does not answer"}, "warn", "does not answer"),
+        ({"gpu_problem": "NVML fails: Unknown Error"}, "bad", "NVML fails"),
+        ({"gpus": (gpu(lost=True),)}, "bad", "is lost"),
+        ({"gpus": (gpu(used_gib=None, problem="does not tell its memory"),)}, "warn", "does not tell"),
+        ({"gpus": (gpu(throttle=frozenset({"hw_thermal"})),)}, "warn", "hot"),
         ({"node": replace(NODE, agent_runs=False)}, "warn", "agent does not run"),
         ({"node": replace(NODE, paused=True)}, "warn", "paused"),
         ({"node": replace(NODE, sensor_problem="no DISPLAY")}, "bad", "no DISPLAY"),

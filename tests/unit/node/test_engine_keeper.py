@@ -188,3 +188,22 @@ async def test_a_stop_of_an_engine_that_is_off_is_answered_too(
     keeper.kill()
     await told.until(1)
     assert told.words == ["stopped"] and engine.killed == 1
+
+
+async def test_a_restart_counts_as_no_failure_and_a_crash_after_it_does(
+    kept: tuple[EngineKeeper, FakeEngine, Told],
+) -> None:
+    keeper, engine, told = kept
+    keeper.want_on()
+    await told.until(1)
+    keeper.restart()
+    engine.crash.set()
+    async with asyncio.timeout(10):
+        while engine.starts < 2 or not keeper.on:
+            await asyncio.sleep(0.01)
+    assert engine.killed == 1
+    assert keeper._failures == 0
+    engine.crash.set()
+    async with asyncio.timeout(10):
+        while keeper._failures == 0:
+            await asyncio.sleep(0.01)

@@ -33,6 +33,20 @@ EVENT = m.Event(
 )
 FRAME = m.Frame(attempt=KEY_ATTEMPT, number=7, events=[EVENT, m.Event(text="!", tokens=1)])
 SEAM = m.Seam(resumes=2, nodes=["desk-1", "desk-2"])
+GPU_REPORT = m.GpuReport(
+    uuid="GPU-4090dddd-0000-4000-8000-000000000001",
+    vendor="nvidia",
+    name="NVIDIA GeForce RTX 4090",
+    driver="580.95.05",
+    memory_total_bytes=25_769_803_776,
+    memory_free_bytes=24_696_061_952,
+    busy_share=0.25,
+    temperature_c=41.0,
+    power_w=25.5,
+    energy_j=1234.5,
+    throttle=["power_cap"],
+    lost=True,
+)
 REPLICA_REPORT = m.ReplicaReport(
     replica=REPLICA,
     model="smollm2-135m",
@@ -50,6 +64,9 @@ REPLICA_REPORT = m.ReplicaReport(
     healthy=False,
     note="the engine does not answer",
     continues_messages=True,
+    gpu=GPU_REPORT.uuid,
+    load_s=2.5,
+    memory_bytes=543_973_376,
 )
 ATTEMPT_COUNTS = m.AttemptCounts(
     attempt=KEY_ATTEMPT,
@@ -60,7 +77,7 @@ ATTEMPT_COUNTS = m.AttemptCounts(
     outcome="complete",
 )
 YIELD_REPORT = m.YieldReport(
-    no_new_work_s=0.25, handed_over_s=0.5, engine_gone_s=1.5, memory_back_s=2.25, attempts=3
+    no_new_work_s=0.25, handed_over_s=0.5, engine_gone_s=1.5, memory_back_s=2.25, attempts=3, kept=True
 )
 
 IN_FULL: tuple[m.Message, ...] = (
@@ -112,6 +129,7 @@ IN_FULL: tuple[m.Message, ...] = (
     EVENT,
     FRAME,
     m.Frames(frames=[FRAME]),
+    GPU_REPORT,
     REPLICA_REPORT,
     m.Heartbeat(
         version=2,
@@ -122,6 +140,8 @@ IN_FULL: tuple[m.Message, ...] = (
         reason="in use by its owner",
         agent_version="0.1.0",
         replicas=[REPLICA_REPORT],
+        gpus=[GPU_REPORT],
+        hazards_per_h=[0.1, 1.5],
     ),
     ATTEMPT_COUNTS,
     YIELD_REPORT,

@@ -205,6 +205,8 @@ def test_only_twins_that_know_the_way_continue_an_answer() -> None:
     ):
         assert unfit(other, need, NOW_S) == "cannot continue this answer"
     assert unfit(a_replica(resume="message"), a_need(twin="twin"), NOW_S) is None
+
+
 # --- owners who may come -------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from panal.core.gpus import GpuFacts
+
 PortState = Literal["free", "ours", "taken"]
 
 
@@ -103,4 +105,5 @@ class Facts:
     bus_problem: str | None = None
     node: NodeFact | None = None
     processes: ProcessesFact | None = None
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
+    gpu_problem: str = ""

@@ -1,11 +1,13 @@
 """What the facts mean: one finding a subject, with what to do where something is not as it should be."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from panal.cli.doctor.facts import Disk, Facts, Library, NodeFact, ProcessesFact, StoreFact
 from panal.cli.doctor.versions import fits
+from panal.cli.gpu_words import gpu_line
+from panal.policy.gpu_use import HOT_WORDS
 
 Level = Literal["ok", "warn", "bad"]
 
@@ -254,9 +256,22 @@ def _engine(facts: Facts) -> Iterator[Finding]:
 
 
 def _gpu(facts: Facts) -> Iterator[Finding]:
-    if facts.gpus:
-        yield Finding("ok", f"GPU: {', '.join(facts.gpus)}; whether it is used is up to the engine")
-    else:
+    todo = "look at the driver (nvidia-smi, dmesg); after sleep or an update a restart of the machine helps"
+    if facts.gpu_problem:
+        yield Finding("bad", f"GPUs: {facts.gpu_problem}", todo)
+        return
+    for gpu in facts.gpus:
+        words = f"GPU {gpu.index}: {gpu_line(asdict(gpu))}"
+        if gpu.lost:
+            yield Finding("bad", words, todo)
+        elif gpu.problem:
+            yield Finding("warn", f"{words}; {gpu.problem}", todo)
+        elif gpu.throttle and gpu.throttle & HOT_WORDS:
+            yield Finding("warn", f"{words}: it is hot", "clean its fans, or give it air")
+        else:
+            hidden = "" if gpu.processes is not None else "; its driver does not tell programs apart"
+            yield Finding("ok", f"{words}, driver {gpu.driver}{hidden}")
+    if not facts.gpus:
         yield Finding("ok", "no GPU found: models run on the processor")
 
 

@@ -27,8 +27,6 @@ from panal.telemetry.exchange import snapshots_in
 
 PROGRAM_S_MAX = 5.0
 PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
-NVIDIA = Path("/proc/driver/nvidia/gpus")
-AMD = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def libraries() -> tuple[Library, ...]:
@@ -174,22 +172,3 @@ def secrets_of(home: Home) -> tuple[int, tuple[str, ...]]:
     if sys.platform == "win32":
         return len(there), ()
     return len(there), tuple(str(path) for path in there if stat.S_IMODE(path.stat().st_mode) & 0o077)
-
-
-def gpus() -> tuple[str, ...]:
-    """What drivers show, without loading any of them."""
-    found = [f"NVIDIA {path.name}" for path in _entries(NVIDIA)]
-    for path in _entries(AMD):
-        try:
-            words = (path / "gpu_id").read_text().strip()
-        except OSError:
-            continue
-        found += [f"AMD {words}"] if words not in ("", "0") else []
-    return tuple(found)
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []

@@ -13,6 +13,7 @@ from panal.cli.doctor.facts import Facts, NodeFact, StoreFact
 from panal.cli.home import Home
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError, SettingsError
+from panal.core.gpus import GpuReading
 from panal.core.nodes import NodeClass
 from panal.core.proxies import STRAIGHT, proxies_of
 from panal.core.settings import Settings, check
@@ -39,6 +40,7 @@ async def probe(home: Home, config: Path | None, environment: Mapping[str, str])
     secrets, readable = machine.secrets_of(home)
     nats_version, nats_problem = machine.nats_version(settings.bus.nats_server)
     engine, engine_problem = await asyncio.to_thread(machine.engine, settings.node.engine, environment)
+    gpus = await _gpus()
     facts = Facts(
         settings_faults=tuple(faults),
         python=(sys.version_info.major, sys.version_info.minor),
@@ -53,13 +55,26 @@ async def probe(home: Home, config: Path | None, environment: Mapping[str, str])
         disks=machine.disks(home, environment),
         secrets=secrets,
         readable_secrets=readable,
-        gpus=machine.gpus(),
+        gpus=gpus.gpus,
+        gpu_problem=gpus.problem,
         node=_node(home, enrolled, environment),
         processes=None if only_node else machine.processes(home, settings),
     )
     facts = await _network(facts, home, settings, addresses, enrolled, environment)
     now = (time.monotonic(), SystemClock().utc_seconds())
     return replace(facts, clock_jump_s=(now[1] - begun[1]) - (now[0] - begun[0]))
+
+
+async def _gpus() -> GpuReading:
+    """One look at the drivers, in a thread of its own since they may hang."""
+    from panal.node.hardware.gpu_build import gpu_readers
+    from panal.node.hardware.gpu_reading import GpuProbe
+
+    probe = GpuProbe(gpu_readers(), SystemClock(), deadline_s=5.0)
+    try:
+        return await probe.read()
+    finally:
+        probe.close()
 
 
 async def _network(

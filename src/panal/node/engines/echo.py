@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from panal import __version__
 from panal.core.requests import Route
 from panal.node.engines.engine import EngineFacts, Resume
 from panal.node.engines.open_message import vllm_message
@@ -34,6 +35,7 @@ def echo_engine(
         routes=(Route.CHAT, Route.COMPLETIONS, Route.EMBEDDINGS),
         slots=slots,
         continues_messages=True,
+        version=__version__,
     )
     return ProgramEngine(
         Program(command, home / "echo.log", ready_s_max=start_s_max),

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from panal.core.requests import Route
@@ -27,6 +28,20 @@ class EmbeddedOptions:
     start_s_max: float = 120.0
 
 
+def embedded_version() -> str:
+    """Of the engine's library; empty when it is not installed."""
+    try:
+        return metadata.version("xllamacpp")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def embedded_uses_gpu() -> bool:
+    """Whether the library was built for GPUs: those builds say so behind a plus, such as ``+cu124``."""
+    build = embedded_version().partition("+")[2]
+    return build.startswith(("cu", "rocm", "hip", "vulkan"))
+
+
 def embedded_engine(home: Path, options: EmbeddedOptions) -> ProgramEngine:
     """The engine, not started."""
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
@@ -49,6 +64,8 @@ def embedded_engine(home: Path, options: EmbeddedOptions) -> ProgramEngine:
         routes=tuple(routes),
         context_tokens=options.context_tokens,
         slots=options.slots,
+        version=embedded_version(),
+        weights_bytes=options.weights.stat().st_size if options.weights.exists() else 0,
     )
     program = Program(tuple(command), home / "engine.log", ready_s_max=options.start_s_max)
     return ProgramEngine(program, LlamaCppDialect(), facts, options.model)

@@ -7,10 +7,22 @@ from typing import Any, Protocol
 
 import msgspec
 
+from panal.core.errors import EngineFailed
 from panal.core.requests import Route
 from panal.protocol.messages import Emitted, TokenUsage
 
 Json = dict[str, Any]
+
+
+class LoadPostponed(EngineFailed):
+    """The engine cannot be loaded now for a reason outside of it; ``message`` names it, cards and all.
+
+    ``coarse`` is the reason in words that may travel.
+    """
+
+    def __init__(self, message: str, coarse: str) -> None:
+        super().__init__(message)
+        self.coarse = coarse
 
 
 class Resume(StrEnum):
@@ -40,6 +52,9 @@ class EngineFacts:
     slots: int = 1
     continues_messages: bool = False
     """Whether the chat route continues an open assistant message; see node/engines/open_message.py."""
+    version: str = ""
+    weights_bytes: int = 0
+    """Size of the model's file, 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -15,8 +16,9 @@ import psutil
 
 from panal.core.errors import EngineFailed
 from panal.node.engines.child import Greeting, Loading, Ready
+from panal.node.engines.leftovers import Leftovers
 from panal.node.engines.loading import Load
-from panal.node.engines.orphans import Orphans
+from panal.telemetry.logs import fields
 
 TERMINATE_S_MAX = 2.0
 KILL_S_MAX = 5.0
@@ -53,7 +55,7 @@ class EngineProcess:
         self._api_key = api_key
         self._process: asyncio.subprocess.Process | None = None
         self._drain: asyncio.Task[int] | None = None
-        self._orphans = Orphans(program.log_path.with_suffix(".process"))
+        self._leftovers = Leftovers(program.log_path.with_suffix(".running"))
         self.exited = asyncio.Event()
 
     @property
@@ -65,10 +67,15 @@ class EngineProcess:
 
     async def start(self) -> Ready:
         """Start and wait for the ready line. Raises EngineFailed with the end of its log."""
+        left = await asyncio.to_thread(self._leftovers.end_all)
+        if left:
+            logging.getLogger("panal.node.engine").warning(
+                "an earlier agent left an engine running; it was ended",
+                extra=fields(action="leftovers_ended", pids=" ".join(map(str, left))),
+            )
         with open_log(self._program.log_path) as log:
-            await asyncio.to_thread(self._orphans.end)
             self._process = await self._spawn(log)
-        self._orphans.remember(self._process.pid)
+        self._leftovers.started(self._process.pid)
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(msgspec.json.encode(Greeting(self._api_key)) + b"\n")
@@ -122,7 +129,7 @@ class EngineProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={**environment, **self._program.environment},
+                env={**environment, **self._program.environment, **self._leftovers.begin()},
                 **options,
             )
         except OSError as error:
@@ -157,7 +164,7 @@ class EngineProcess:
             await asyncio.wait([self._drain], timeout=KILL_S_MAX)
         else:
             await self._close_output(process)
-        self._orphans.forget()
+        self._leftovers.forget()
         self.exited.set()
 
     def kill(self) -> None:

@@ -31,6 +31,11 @@ class ProgramEngine:
     def facts(self) -> EngineFacts:
         return self._facts
 
+    def use_gpu(self, uuid: str, vendor: str) -> None:
+        """See Placeable: the program sees this GPU only, by its UUID, or none."""
+        name = "HIP_VISIBLE_DEVICES" if vendor == "amd" else "CUDA_VISIBLE_DEVICES"
+        self._program = replace(self._program, environment={**self._program.environment, name: uuid})
+
     async def start(self) -> None:
         """See Engine.start."""
         if self._process is not None:

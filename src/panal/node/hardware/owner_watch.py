@@ -182,6 +182,8 @@ class OwnerWatch:
                 self._feed(use)
         if self._owner.policy.owned:
             self._feed(self._reading())
+            if self._senses is not None:
+                self._senses.gpu.let_learn(self._owner.state.takes_work)
         self._looked_s = self._now()
         self._feed(Tick(self._looked_s))
         if self._looked_s - self._told_s >= STATUS_EVERY_S:

@@ -24,6 +24,10 @@ class GpuSensor(Protocol):
         engine's own use is not foreign. Never blocks."""
         ...
 
+    def let_learn(self, learn: bool) -> None:
+        """Nobody is at the machine: what the accelerators hold now is the desktop's own."""
+        ...
+
     def limit(self, power_w_max: float | None) -> str:
         """Cap the power where the system allows it, None: no cap of ours. Returns why not, or ""."""
         ...
@@ -42,6 +46,9 @@ class NoGpu:
 
     def read(self) -> GpuUse | None:
         return None
+
+    def let_learn(self, learn: bool) -> None:
+        """There is nothing to learn."""
 
     def limit(self, power_w_max: float | None) -> str:
         return "" if power_w_max is None else "there is no way to cap the power here"

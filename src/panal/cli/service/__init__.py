@@ -1,0 +1,1 @@
+"""``panal service``: the agent or a whole installation as a service of the system."""

@@ -124,4 +124,5 @@ def _is_lost(exchange: Exchange, gateway_killed_s: Sequence[float]) -> bool:
 def _words(exchange: Exchange) -> str:
     asked = exchange.question
     kind = "stream" if asked.stream else "whole"
-    return f"{exchange.response_id or '-'} {asked.path} {kind} {exchange.status} {exchange.error_code} {exchange.error_text}"
+    error = f"{exchange.error_code} {exchange.error_text}".strip()
+    return f"{exchange.response_id or '-'} {asked.path} {kind} {exchange.status} {error}".rstrip()

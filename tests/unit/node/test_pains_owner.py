@@ -49,6 +49,8 @@ class Around:
     def gpu_use(self) -> None:
         return None
 
+    def owner_is_away(self, away: bool) -> None: ...
+
     def words(self) -> dict[str, str]:
         return {"sessions (logind)": "another user at the machine" if self.other_session else "somebody"}
 

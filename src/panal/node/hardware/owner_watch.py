@@ -183,7 +183,7 @@ class OwnerWatch:
         if self._owner.policy.owned:
             self._feed(self._reading())
             if self._senses is not None:
-                self._senses.gpu.let_learn(self._owner.state.takes_work)
+                self._senses.owner_is_away(self._owner.state.takes_work)
         self._looked_s = self._now()
         self._feed(Tick(self._looked_s))
         if self._looked_s - self._told_s >= STATUS_EVERY_S:

@@ -94,6 +94,10 @@ class Senses:
         self._cap_power()
         return self.surroundings.signs(over_limit=self._over_limit())
 
+    def owner_is_away(self, away: bool) -> None:
+        """Told at each poll: only then what the accelerators hold is the desktop's own."""
+        self.gpu.let_learn(away)
+
     def gpu_use(self) -> GpuUse | None:
         """The accelerators now, None where there is none. A sensor that fails sees nothing."""
         try:

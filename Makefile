@@ -1,7 +1,7 @@
 # The everyday commands. What they do is in scripts/.
 VENV ?= .venv
 
-.PHONY: up test check fix bench-gateway bench-yield bench-agent-rest demo fuzz soak retention gpu-check services clean
+.PHONY: up test check fix bench-gateway bench-yield bench-agent-rest demo fuzz soak chaos retention gpu-check services clean
 
 up: $(VENV)/installed            ## run panal on this machine
 	@$(VENV)/bin/panal up $(ARGS)
@@ -38,6 +38,10 @@ retention: $(VENV)/developing    ## a million old usage records go, on both data
 
 gpu-check: $(VENV)/installed     ## what this machine's GPUs tell, and a yield; five minutes at the most
 	@$(VENV)/bin/python -m panal.cli.gpu_check $(ARGS)
+
+chaos: $(VENV)/developing        ## a dozen nodes, everything happens at once; prints what clients saw
+	@CHAOS_NODES=$${CHAOS_NODES:-12} CHAOS_CLIENTS=$${CHAOS_CLIENTS:-16} CHAOS_SECONDS=$${CHAOS_SECONDS:-180} \
+		$(VENV)/bin/python -m pytest -s tests/e2e/test_chaos.py $(ARGS)
 
 services: $(VENV)/developing     ## start what the tests need
 	@scripts/services

@@ -93,7 +93,6 @@ async def test_a_revoked_node_is_cut_at_once_and_others_stay(
     await bad.node.close()
 
 
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <function StreamWriter.__del__")  # nats-py's own
 async def test_a_revocation_outlives_the_server_and_the_program(installation: NatsInstallation) -> None:
     key, other = installation.new_key(), installation.new_key()
     credential = installation.credential(key)

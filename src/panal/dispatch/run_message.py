@@ -54,6 +54,7 @@ def run_message(
         hold=replica.node_class.owned and not _could_go_on(request, replica),
         hold_bytes_max=limits.hold_bytes_max,
         seam=seam,
+        tools_whole=request.tools_whole,
     )
     parts = [
         BodyPart(attempt=name, number=number, body=piece) for number, piece in enumerate(pieces[1:], start=2)

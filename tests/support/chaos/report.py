@@ -116,7 +116,9 @@ def report(
         requests=len(exchanges),
         verdicts=verdicts,
         lost=[_words(each, ways) for each in exchanges if _is_lost(each, gateway_killed_s)],
-        wrong=[f"{_words(each, ways)}: {each.fault}" for each in exchanges if each.verdict() is Verdict.WRONG],
+        wrong=[
+            f"{_words(each, ways)}: {each.fault}" for each in exchanges if each.verdict() is Verdict.WRONG
+        ],
         refused=Counter(each.error_code for each in exchanges if each.verdict() is Verdict.REFUSED),
         repeated_characters=sum(each.repeated() for each in exchanges),
         duplicated=sum(count - 1 for count in ids.values()),

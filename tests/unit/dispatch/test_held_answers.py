@@ -70,7 +70,7 @@ async def test_what_can_go_on_streams_on_a_desk_too() -> None:
 
 
 async def test_a_long_answer_is_sent_beyond_the_limit_and_its_cut_is_told() -> None:
-    engine, more = ENGINES["no way to continue"]
+    engine, _more = ENGINES["no way to continue"]
     whole, _ = await asked(engine, hold_bytes_max=1500)
     tokens = len(TEXT.encode())
     errors = []

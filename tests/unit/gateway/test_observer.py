@@ -31,7 +31,9 @@ def _none() -> float:
 
 
 def log(number: int, outcome: AttemptOutcome, cause: str, **more: Any) -> AttemptLog:
-    return AttemptLog(number, NodeId(f"node_{number}"), f"desk-{number}", outcome=outcome, cause=cause, **more)
+    return AttemptLog(
+        number, NodeId(f"node_{number}"), f"desk-{number}", outcome=outcome, cause=cause, **more
+    )
 
 
 def counted(*attempts: AttemptLog) -> tuple[dict[tuple[str, str], float], Settlement]:

@@ -51,6 +51,7 @@ class Report:
     lost: list[str]
     wrong: list[str]
     refused: Counter[str]
+    told: Counter[str]
     repeated_characters: int
     duplicated: int
     missing: list[str]
@@ -71,6 +72,7 @@ class Report:
             "attempts": self.attempts,
             **{str(verdict): self.verdicts[verdict] for verdict in Verdict},
             "refused, by code": dict(self.refused),
+            "told, by what was asked for": dict(self.told),
             "lost": len(self.lost),
             "duplicated in the ledger": self.duplicated,
             "missing in the ledger": len(self.missing),
@@ -120,6 +122,7 @@ def report(
             f"{_words(each, ways)}: {each.fault}" for each in exchanges if each.verdict() is Verdict.WRONG
         ],
         refused=Counter(each.error_code for each in exchanges if each.verdict() is Verdict.REFUSED),
+        told=Counter(each.question.kind for each in exchanges if each.verdict() is Verdict.TOLD),
         repeated_characters=sum(each.repeated() for each in exchanges),
         duplicated=sum(count - 1 for count in ids.values()),
         missing=missing,

@@ -24,6 +24,7 @@ NODE_SETTINGS = {
 GATEWAY_SETTINGS = {
     # A stream meets more mishaps in a minute here than in a year on desks.
     "PANAL_GATEWAY__ATTEMPTS_MAX": "10",
+    "PANAL_GATEWAY__RESUMES_MAX": "10",
     "PANAL_LOG__LEVEL": "debug",
 }
 

@@ -136,6 +136,11 @@ def kill_agent(desk: Desk) -> None:
     desk.agent_process().kill()
 
 
+def kill_engine(desk: Desk) -> None:
+    for each in desk.engines():
+        each.kill()
+
+
 def freeze_engine(desk: Desk) -> None:
     for each in desk.engines():
         each.send_signal(signal.SIGSTOP)
@@ -145,7 +150,7 @@ def cut_link(desk: Desk) -> None:
     desk.host.cut()
 
 
-FAULTS = [press_key, kill_agent, freeze_engine, cut_link]
+FAULTS = [press_key, kill_agent, kill_engine, freeze_engine, cut_link]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)

@@ -211,6 +211,19 @@ def keys_models(
     show_fields(api_of(home, url).call("PUT", f"/api/v1/keys/{segment(name)}/models", body), as_json=as_json)
 
 
+@keys.command("tool-buffering")
+def keys_tool_buffering(
+    name: Name,
+    value: Annotated[str, typer.Argument(help="stream: as they are made; whole: in one piece")],
+    home: HomeOption = None,
+    url: UrlOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """How a key's tool calls are sent where a request does not say; in force within two seconds."""
+    path = f"/api/v1/keys/{segment(name)}/tool-buffering"
+    show_fields(api_of(home, url).call("PUT", path, {"value": value}), as_json=as_json)
+
+
 @keys.command("revoke")
 def keys_revoke(
     name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False

@@ -42,6 +42,7 @@ from panal.cli.spools import Spools
 from panal.core.clock import SystemClock
 from panal.core.errors import PanalError
 from panal.core.ids import IdSource
+from panal.core.names import name_key
 from panal.core.settings import Settings
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
@@ -282,6 +283,7 @@ def _inference(
         gateway.limiter,
         gateway.names.model_of,
         refused,
+        frozenset(map(name_key, settings.gateway.tools_whole_models)),
     )
 
 

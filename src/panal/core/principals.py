@@ -21,7 +21,8 @@ class Principal:
 
     ``data_class`` is the class of what this caller sends unless a request raises it;
     ``residency`` the countries where it may be handled (empty: anywhere the operator has nodes);
-    ``models`` the keys (``core.names.name_key``) of the names that it may use (empty: all).
+    ``models`` the keys (``core.names.name_key``) of the names that it may use (empty: all);
+    ``tools_whole`` whether it wants tool calls in one piece where a request does not say.
     """
 
     principal_id: PrincipalId
@@ -32,3 +33,4 @@ class Principal:
     data_class: DataClass = DataClass.INTERNAL
     residency: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
+    tools_whole: bool = False

@@ -22,7 +22,8 @@ def utc_us(clock: Clock) -> int:
 class ApiKeyRecord:
     """An API key without its secret. ``digest`` is SHA-256 of pepper and key; ``shown`` is its beginning.
 
-    ``models``: the names that it may use, as they were written; empty: all.
+    ``models``: the names that it may use, as they were written; empty: all. ``tools_whole``: tool calls
+    come in one piece where a request does not say.
     """
 
     key_id: ApiKeyId
@@ -40,6 +41,7 @@ class ApiKeyRecord:
     revoked_utc_us: int | None = None
     last_used_utc_us: int | None = None
     models: frozenset[str] = frozenset()
+    tools_whole: bool = False
 
     def principal(self) -> Principal:
         """Who calls with this key."""
@@ -52,6 +54,7 @@ class ApiKeyRecord:
             data_class=self.data_class,
             residency=self.residency,
             models=frozenset(map(name_key, self.models)),
+            tools_whole=self.tools_whole,
         )
 
 

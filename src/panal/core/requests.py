@@ -61,6 +61,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, gc=False):
     resumable: bool = True
     tools: bool = False
     """Whether the answer may call tools, whose calls only the engine's own chat route reads."""
+    tools_whole: bool = False
+    """Whether the answer is held back from its first tool call on, until it is complete."""
     show_nodes: bool = False
     """Whether the stream carries comments that name the node which speaks."""
     serves: str = ""

@@ -55,6 +55,7 @@ class GatewaySettings(Masked):
     resumes_max: int = setting(3, "times a begun answer goes on elsewhere", low=0, high=100)
     kept_bytes_max: int = setting(256 * MIB, "kept of running answers", low=64 * 1024, high=256 * 1024 * MIB)
     hold_bytes_max: int = setting(MIB, "held back of an answer that could not go on", low=0, high=16 * MIB)
+    tools_whole_models: tuple[str, ...] = setting((), "models whose tool calls are sent in one piece")
     comment_each_s: float = setting(10.0, "a silent stream gets a comment line after", low=0.1, high=300)
     body_bytes_max: int = setting(10 * MIB, "largest request body", low=1024, high=256 * MIB)
     header_bytes_max: int = setting(32 * 1024, "largest request line with headers", low=1024, high=MIB)

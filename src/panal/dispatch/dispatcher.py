@@ -29,13 +29,28 @@ from panal.dispatch.bookings import Bookings
 from panal.dispatch.hand_over import HandOvers, name_of
 from panal.dispatch.limiter import Limiter
 from panal.dispatch.limits import Limits
-from panal.dispatch.outcome import AttemptLog, Finished, distrusts, outcome_of, resumes_of
+from panal.dispatch.outcome import (
+    AttemptLog,
+    Finished,
+    distrusts,
+    outcome_of,
+    resumes_of,
+    speakers_of,
+)
 from panal.dispatch.presence import Presence
 from panal.dispatch.run_message import run_message
 from panal.dispatch.sink import Sink
 from panal.policy.access import authorise
 from panal.protocol.messages import Acknowledge, Cancel, Frame, Seam
-from panal.scheduling.continuation import GiveUp, GoOn, KeptMemory, TryAgain, next_step, told
+from panal.scheduling.continuation import (
+    GiveUp,
+    GoOn,
+    KeptMemory,
+    TryAgain,
+    can_go_on,
+    next_step,
+    told,
+)
 from panal.scheduling.replicas import INHIBITED_S, Need, ReplicaView
 from panal.scheduling.routing import Choice
 
@@ -96,7 +111,7 @@ class Dispatcher:
         """Answers by the name of their current attempt."""
         self.waiting: dict[str, Answer] = {}
         """Answers that wait for a replica, by request id."""
-        self._hand_overs = HandOvers(bookings, clock, limits, self._book, self._run, self._cancel)
+        self.hand_overs = HandOvers(bookings, clock, limits, self._book, self._run, self._cancel)
         self._memory = memory if memory is not None else KeptMemory()
 
     async def answer(self, request: InferenceRequest, sink: Sink) -> bytes:
@@ -140,7 +155,7 @@ class Dispatcher:
             if answer is not None and answer.attempt is not None and answer.attempt.choice.replica.key == key:
                 answer.on_frame(frame)
             elif answer is None:
-                self._hand_overs.on_frame(key, frame)
+                self.hand_overs.on_frame(key, frame)
 
     def on_absent(self, key: NodeKey, *, steady: bool) -> None:
         """The bus says that nobody hears this node: its attempts go elsewhere, without waiting for silence.
@@ -158,7 +173,7 @@ class Dispatcher:
                 answer.end(NodeAbsent(f"The node {name} is not on the bus."))
             elif steady and self.could_move(answer, attempt):
                 answer.end(NodeLost(f"The node {name} is not on the bus any more."))
-        self._hand_overs.on_absent(key)
+        self.hand_overs.on_absent(key)
 
     def probe(self, keys: Iterable[NodeKey]) -> None:
         """Ask the bus for nodes that should have said something."""
@@ -169,12 +184,19 @@ class Dispatcher:
         """Nodes hear each second that this gateway lives. Call it often."""
         running = [answer.attempt for answer in self.running.values() if answer.attempt is not None]
         followed = [(attempt.name, attempt.choice) for attempt in running]
-        self._presence.tell([*followed, *self._hand_overs.warming()])
+        self._presence.tell([*followed, *self.hand_overs.warming()])
 
     def could_move(self, answer: Answer, attempt: Attempt) -> bool:
-        """Whether another replica would take the request over this instant."""
+        """Whether another replica would take the answer over this instant, and the client see no error."""
         excluded = frozenset({attempt.choice.replica.replica_id})
-        return self._bookings.free_for(replace(self._need(answer.request), excluded=excluded))
+        need = replace(self._need(answer.request), excluded=excluded)
+        if answer.so_far.begun:
+            twin = self._twin(answer, attempt.choice)
+            if can_go_on(answer.so_far, resumable=answer.request.resumable, twin=twin):
+                need = replace(need, twin=twin)
+            elif answer.so_far.sent:
+                return False
+        return self._bookings.free_for(need)
 
     async def _attempts(self, answer: Answer) -> float:
         """Try until there is an answer. Gives the seconds spent in the queue before the first try."""
@@ -190,9 +212,10 @@ class Dispatcher:
             try:
                 need = self._next_need(answer, choice, need, failure)
             except BaseException:
-                self._hand_overs.give_back(prepared)
+                self.hand_overs.give_back(prepared)
                 raise
-            goes_on_after = failure.code if answer.so_far.begun else ""
+            if not (goes_on_after and isinstance(failure, NodeRefused)):
+                goes_on_after = failure.code if answer.so_far.begun else ""
             try:
                 choice = prepared or await self._book(answer, need, patience_s=self._limits.recovery_s_max)
             except CapacityError as nowhere:
@@ -261,7 +284,7 @@ class Dispatcher:
             failure = await answer.ending(attempt, or_leaving=True)
             if failure is LEAVES:
                 twin = self._twin(answer, choice)
-                failure, prepared = await self._hand_overs.hand_over(answer, attempt, need, twin)
+                failure, prepared = await self.hand_overs.hand_over(answer, attempt, need, twin)
         except BusError as error:
             failure = FrameGap(error.message)
         finally:
@@ -279,8 +302,7 @@ class Dispatcher:
         request = answer.request
         seam = None
         if request.show_nodes:
-            useful = [log for log in answer.logs if log.useful]
-            seam = Seam(resumes=resumes_of(useful), nodes=[log.node_name for log in useful])
+            seam = Seam(resumes=resumes_of(answer.logs), nodes=speakers_of(answer.logs))
         run, parts = run_message(
             request,
             choice.replica,

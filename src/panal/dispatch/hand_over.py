@@ -63,6 +63,15 @@ class HandOvers:
         """Names of the warm-ups that run now, and where."""
         return [(name, warm_up.choice) for name, warm_up in self._warming.items()]
 
+    def look(self, gone: Callable[[Choice, float], PanalError | None]) -> set[NodeKey]:
+        """End the warm-ups whose node or engine is gone: ``gone(where, since_s)`` says why. Gives the
+        nodes of the others."""
+        for warm_up in self._warming.values():
+            failure = gone(warm_up.choice, warm_up.log.opened_monotonic_s)
+            if failure is not None:
+                warm_up.fail(failure)
+        return {warm_up.key for warm_up in self._warming.values()}
+
     def on_absent(self, key: NodeKey) -> None:
         """The bus says that nobody hears this node."""
         for warm_up in self._warming.values():
@@ -115,6 +124,8 @@ class HandOvers:
                 return None
             if await self._warm_up(answer, choice):
                 return choice
+            if answer.interruption is not None:
+                return None
             need = replace(need, excluded=need.excluded | {choice.replica.replica_id})
         return None
 
@@ -126,6 +137,7 @@ class HandOvers:
         warm_up = WarmUp(name_of(answer), choice, log)
         answer.logs.append(log)
         self._warming[warm_up.name] = warm_up
+        answer.while_waiting(warm_up.fail)
         ready = False
         try:
             begin = partial(self._run, answer, warm_up.name, choice)

@@ -26,6 +26,9 @@ DISTRUSTED = (EngineFailed, NodeLost, FrameGap, AttemptTimeout)
 PREDICTED_FIRST_TOKEN = "predicted_first_token"  # noqa: S105 - a word, no secret
 """The limit of a try that is moved only because it is slower than predicted."""
 
+WARM_UP = "warm_up"
+"""The cause of an attempt that only prepared a hand-over, and did."""
+
 
 @dataclass(slots=True)
 class AttemptLog:
@@ -48,6 +51,11 @@ class AttemptLog:
     useful: bool = True
     warm_up: bool = False
     goes_on_after: str = ""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it is part of the answer as its client has it."""
+        return self.useful and self.outcome is not AttemptOutcome.REFUSED
 
     def made(self) -> AttemptMade:
         """The ledger's form of it. What was dropped before the client saw it is not delivered."""
@@ -89,7 +97,12 @@ class Finished(msgspec.Struct):
 
 def resumes_of(attempts: Sequence[AttemptLog]) -> int:
     """How often an answer went on elsewhere, as far as its client's text shows it."""
-    return sum(1 for attempt in attempts if attempt.goes_on_after and attempt.useful)
+    return sum(1 for attempt in attempts if attempt.goes_on_after and attempt.speaks)
+
+
+def speakers_of(attempts: Sequence[AttemptLog]) -> list[str]:
+    """The nodes from which the client's text comes, in order."""
+    return [attempt.node_name for attempt in attempts if attempt.speaks]
 
 
 def outcome_of(error: PanalError | None, *, sent: bool) -> Outcome:

@@ -51,11 +51,17 @@ def run_message(
         parts=len(pieces),
         body=pieces[0],
         emitted=emitted,
-        hold=not request.resumable and replica.node_class.owned,
+        hold=replica.node_class.owned and not _could_go_on(request, replica),
         hold_bytes_max=limits.hold_bytes_max,
         seam=seam,
+        tools_whole=request.tools_whole,
     )
     parts = [
         BodyPart(attempt=name, number=number, body=piece) for number, piece in enumerate(pieces[1:], start=2)
     ]
     return run, parts
+
+
+def _could_go_on(request: InferenceRequest, replica: ReplicaView) -> bool:
+    """Whether this answer could be continued elsewhere if the node left in the middle of it."""
+    return request.resumable and replica.can_continue(tools=request.tools)

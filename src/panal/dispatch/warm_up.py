@@ -6,12 +6,10 @@ from collections.abc import Callable
 from panal.core.errors import AttemptTimeout, BusError, NodeLost, PanalError
 from panal.core.ids import NodeKey
 from panal.dispatch.answer import failure_of
-from panal.dispatch.outcome import AttemptLog, attempt_outcome_of
+from panal.dispatch.outcome import WARM_UP, AttemptLog, attempt_outcome_of
 from panal.ledger.values import AttemptOutcome
 from panal.protocol.messages import Frame
 from panal.scheduling.routing import Choice
-
-WARM_UP = "warm_up"
 
 
 class WarmUp:

@@ -14,6 +14,7 @@ from panal.core.errors import (
     ClientGone,
     DeadlineExceeded,
     EngineFailed,
+    FrameGap,
     NodeLost,
     PanalError,
 )
@@ -23,6 +24,8 @@ from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet
 from panal.dispatch.limits import Limits
 from panal.dispatch.outcome import PREDICTED_FIRST_TOKEN
+from panal.scheduling.replicas import ReplicaView
+from panal.scheduling.routing import Choice
 
 LOOK_EACH_S = 0.25
 SILENCE_S_MIN = 2.0
@@ -89,7 +92,7 @@ class Watch:
             ):
                 answer.interrupt(ClientGone("The client read nothing of its answer for too long."))
             else:
-                failure = self._failure(answer, attempt, now_s)
+                failure = None if attempt.ended else self._failure(answer, attempt, now_s)
                 if failure is not None:
                     answer.end(failure)
                     continue
@@ -99,18 +102,20 @@ class Watch:
         for answer in list(self._dispatcher.waiting.values()):
             if answer.attempt is None:
                 self._keep_alive(answer, now_s)
+        quiet |= self._dispatcher.hand_overs.look(self._warm_up_failure)
         self._dispatcher.probe(quiet)
 
     def _failure(self, answer: Answer, attempt: Attempt, now_s: float) -> PanalError | None:
         """Why this attempt is to be given up now, or None."""
-        if self._restarted(attempt):
-            return NodeLost(f"The node {attempt.choice.replica.node_name} was started anew.")
+        replica = attempt.choice.replica
+        if self._restarted(replica):
+            return NodeLost(f"The node {replica.node_name} was started anew.")
         if attempt.progress_s is None:
             return self._failure_before_first(answer, attempt, now_s - attempt.opened_s)
         silent_s = now_s - max(attempt.progress_s, self._drained_s(answer, now_s))
-        pace_s = attempt.choice.replica.decode_s_per_token
+        pace_s = replica.decode_s_per_token
         if silent_s > max(SILENCE_S_MIN, SILENCE_TOKENS * pace_s):
-            gone = self._gone(attempt, attempt.progress_s)
+            gone = self._gone(replica, attempt.progress_s)
             if gone is not None:
                 return gone
         limit_s = self._limits.between_tokens_s_max
@@ -120,7 +125,7 @@ class Watch:
 
     def _failure_before_first(self, answer: Answer, attempt: Attempt, waited_s: float) -> PanalError | None:
         if waited_s > SILENCE_S_MIN:
-            gone = self._gone(attempt, attempt.opened_s)
+            gone = self._gone(attempt.choice.replica, attempt.opened_s)
             if gone is not None:
                 return gone
         limit_s = self._limits.first_token_s_max
@@ -132,11 +137,17 @@ class Watch:
             return AttemptTimeout(PREDICTED_FIRST_TOKEN, hedge_after_s)
         return None
 
-    def _gone(self, attempt: Attempt, last_s: float) -> PanalError | None:
+    def _warm_up_failure(self, choice: Choice, begun_s: float) -> PanalError | None:
+        """Why this warm-up will come to nothing, or None."""
+        if self._restarted(choice.replica):
+            return NodeLost(f"The node {choice.replica.node_name} was started anew.")
+        silent_s = self._clock.monotonic_seconds() - begun_s
+        return self._gone(choice.replica, begun_s) if silent_s > SILENCE_S_MIN else None
+
+    def _gone(self, replica: ReplicaView, last_s: float) -> PanalError | None:
         """Whether node or engine are known not to work on it; ``last_s``: when it was last heard of."""
         if self._fleet.sight.excuses:
             return None
-        replica = attempt.choice.replica
         if not self._fleet.fresh(replica.key):
             return NodeLost(f"The node {replica.node_name} is not heard of any more.")
         view = self._fleet.view(replica.replica_id)
@@ -146,12 +157,11 @@ class Watch:
             return EngineFailed(f"The engine on {replica.node_name} does not answer.")
         if view.reported_s > last_s and not view.running and not view.waiting:
             # Its last frame was lost on the way: no later one will ever show the gap.
-            return NodeLost(f"The node {replica.node_name} has no such answer any more.")
+            return FrameGap(f"The node {replica.node_name} has no such answer any more.")
         return None
 
-    def _restarted(self, attempt: Attempt) -> bool:
+    def _restarted(self, replica: ReplicaView) -> bool:
         """Whether another instance of the node's agent took the place of the one that had the attempt."""
-        replica = attempt.choice.replica
         view = self._fleet.view(replica.replica_id)
         return view is not None and view.instance != replica.instance
 

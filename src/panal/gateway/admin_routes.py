@@ -61,6 +61,12 @@ class KeyModelsBody(msgspec.Struct, forbid_unknown_fields=True):
     models: list[str]
 
 
+class ToolBufferingBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How the key's tool calls are sent where a request does not say: stream | whole."""
+
+    value: str
+
+
 class ReasonBody(msgspec.Struct, forbid_unknown_fields=True):
     """Why; shown to whoever looks at the node."""
 
@@ -218,6 +224,9 @@ def _key_endpoints(management: Management) -> list[Endpoint]:
     async def restrict(call: Call) -> KeyView:
         return await keys.set_models(call.caller, call.path["id"], call.read(KeyModelsBody).models)
 
+    async def buffering(call: Call) -> KeyView:
+        return await keys.set_tool_buffering(call.caller, call.path["id"], call.read(ToolBufferingBody).value)
+
     path = "/api/v1/keys"
     return [
         Endpoint(
@@ -232,6 +241,15 @@ def _key_endpoints(management: Management) -> list[Endpoint]:
             restrict,
             "Names that it may use",
             KeyModelsBody,
+            KeyView,
+        ),
+        Endpoint(
+            "PUT",
+            path + "/{id}/tool-buffering",
+            Role.USER,
+            buffering,
+            "How its tool calls are sent",
+            ToolBufferingBody,
             KeyView,
         ),
     ]

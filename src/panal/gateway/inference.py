@@ -55,8 +55,9 @@ class Inference:
         limiter: Limiter | None = None,
         model_of: Callable[[TenantId, str], str] | None = None,
         refused: RefusedCalls | None = None,
+        whole_models: frozenset[str] = frozenset(),
     ) -> None:
-        """``model_of`` resolves names (see ``read_request``); None: a model has its own name only."""
+        """``model_of`` and ``whole_models``: see ``read_request``."""
         self._dispatcher = dispatcher
         self._principals = principals
         self._ids = ids
@@ -65,6 +66,7 @@ class Inference:
         self._limiter = limiter
         self._model_of = model_of
         self._refused = refused
+        self._whole_models = whole_models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         http, cycle, headers = scope["extensions"][CONNECTION]
@@ -81,7 +83,14 @@ class Inference:
             body = arrived_body(http, cycle) or await read_body(receive)
             route = ROUTES[scope["path"]]
             request = read_request(
-                route, body, caller, self._ids, self._clock, self._total_s_max, self._model_of
+                route,
+                body,
+                caller,
+                self._ids,
+                self._clock,
+                self._total_s_max,
+                self._model_of,
+                self._whole_models,
             )
             client = ClientStream(http, cycle, request.request_id)
             client.trailers = b"trailers" in headers.get(b"te", b"")

@@ -8,7 +8,7 @@ import msgspec
 
 from panal.core.errors import StoreError
 from panal.core.requests import InferenceRequest
-from panal.dispatch.outcome import Finished
+from panal.dispatch.outcome import WARM_UP, Finished
 from panal.gateway.request_spans import RequestSpans
 from panal.ledger.settlement import settle
 from panal.ledger.values import Settlement
@@ -119,8 +119,8 @@ class RequestObserver:
             of.prompt_tokens.inc(finished.shown.prompt_tokens)
             of.completion_tokens.inc(finished.shown.completion_tokens)
         for attempt in finished.attempts:
-            metrics.attempts[attempt.cause or "ok"].inc()
-            if attempt.goes_on_after:
+            metrics.attempts[WARM_UP if attempt.warm_up else attempt.cause or "ok"].inc()
+            if attempt.goes_on_after and attempt.speaks:
                 metrics.resumes[attempt.goes_on_after].inc()
         if finished.lost:
             metrics.not_kept.inc()

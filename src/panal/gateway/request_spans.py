@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from panal.core.clock import Clock
 from panal.core.errors import ModelNotFound, NodeLeaving
 from panal.core.requests import InferenceRequest, Route
-from panal.dispatch.outcome import AttemptLog, Finished
+from panal.dispatch.outcome import WARM_UP, AttemptLog, Finished
 from panal.ledger.values import AttemptOutcome
 from panal.telemetry.traces import (
     Moments,
@@ -84,7 +84,7 @@ def spans_of(finished: Finished, context: TraceContext, moments: Moments) -> lis
 
 def _attempt(finished: Finished, log: AttemptLog, context: TraceContext, moments: Moments) -> Span:
     request_id = finished.request.request_id
-    handed_over = log.outcome is AttemptOutcome.HANDED_OVER
+    meant = log.outcome is AttemptOutcome.HANDED_OVER or log.cause == WARM_UP
     attributes: dict[str, Value] = {
         "gen_ai.operation.name": OPERATIONS[finished.request.route],
         "gen_ai.request.model": finished.request.model,
@@ -94,7 +94,7 @@ def _attempt(finished: Finished, log: AttemptLog, context: TraceContext, moments
         "panal.node.name": log.node_name,
         "gen_ai.usage.output_tokens": log.tokens,
     }
-    if log.cause:
+    if log.cause and log.cause != WARM_UP:
         attributes["error.type"] = log.cause
     links = []
     if (before := _before(finished, log)) is not None:
@@ -108,7 +108,7 @@ def _attempt(finished: Finished, log: AttemptLog, context: TraceContext, moments
         start_utc_ns=moments.utc_ns(log.opened_monotonic_s),
         end_utc_ns=moments.utc_ns(log.opened_monotonic_s + log.duration_s),
         kind="client",
-        error="" if handed_over else log.cause,
+        error="" if meant else log.cause,
         attributes=attributes,
         links=links,
     )

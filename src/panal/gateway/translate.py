@@ -8,7 +8,7 @@ import msgspec
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest
 from panal.core.ids import IdSource, TenantId
-from panal.core.names import name_fault
+from panal.core.names import name_fault, name_key
 from panal.core.nodes import DataClass
 from panal.core.principals import Principal
 from panal.core.requests import InferenceRequest, Route
@@ -46,11 +46,12 @@ def read_request(
     clock: Clock,
     total_s_max: float,
     model_of: Callable[[TenantId, str], str] | None = None,
+    whole_models: frozenset[str] = frozenset(),
 ) -> InferenceRequest:
     """The request in ``body``. Raises BadRequest naming the field that is wrong.
 
     ``model_of`` gives the own name of the model that a name stands for, empty when there is none; without
-    it a model has its own name only.
+    it a model has its own name only. ``whole_models``: keys of the names whose tool calls come in one piece.
     """
     fields = _decoded(body)
     check_body(fields)
@@ -86,9 +87,22 @@ def read_request(
         max_tokens=fields.get("max_completion_tokens") or fields.get("max_tokens"),
         resumable=resumable(route, fields),
         tools=may_call_tools(fields),
+        tools_whole=_tools_whole(fields, principal, serves, whole_models),
         show_nodes=caller.show_nodes,
         serves="" if serves == fields["model"] else serves,
     )
+
+
+def _tools_whole(
+    fields: dict[str, Any], principal: Principal, serves: str, whole_models: frozenset[str]
+) -> bool:
+    """The request's own word, else that of the key or of the model, by either of its names."""
+    said = fields.get("tool_buffering")
+    if said is not None:
+        return bool(said == "whole")
+    if not whole_models:
+        return principal.tools_whole
+    return principal.tools_whole or not whole_models.isdisjoint((name_key(fields["model"]), name_key(serves)))
 
 
 def _decoded(body: bytes) -> dict[str, Any]:

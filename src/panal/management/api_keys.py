@@ -14,6 +14,7 @@ from panal.core.records import ApiKeyRecord
 from panal.identity.api_keys import digest_of, new_key, shown_part
 from panal.management.means import PAGE_ITEMS, Means, Page, exceeds, has, page_items, require, seconds
 from panal.management.model_names import checked_models
+from panal.policy.body_rules import TOOL_BUFFERING
 from panal.policy.limits import Limit
 from panal.store import Transaction
 from panal.store.principals import PrincipalRecord
@@ -53,6 +54,8 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     residency: list[str]
     models: list[str]
     """The names of models that it may use; empty: all."""
+    tool_buffering: str
+    """stream | whole: how tool calls are sent where a request does not say."""
     limits: dict[str, int]
     """The key's own limits, such as tokens_per_minute; those of its project and tenant bind it too."""
     created_utc_s: float
@@ -112,10 +115,7 @@ class ApiKeyOperations:
         """
         means = self._means
         async with means.store.transaction() as tx:
-            before = await tx.api_keys.get(actor.tenant_id, ApiKeyId(key_id))
-            mine = before is not None and before.principal_id == actor.principal_id
-            if before is None or not (mine or has(actor, Role.ADMIN)):
-                raise NotFound("There is no such key.")
+            before = await self._own_or_any(tx, actor, key_id)
             if await tx.api_keys.revoke(actor.tenant_id, before.key_id, means.now_utc_us()):
                 await means.audit(tx, actor, "key.revoke", before.key_id)
             after = await tx.api_keys.get(actor.tenant_id, before.key_id)
@@ -141,6 +141,30 @@ class ApiKeyOperations:
             limits = await tx.limits.list(actor.tenant_id, [before.key_id])
         means.notify()
         return self._view(replace(before, models=wanted), limits)
+
+    async def set_tool_buffering(self, actor: Principal, key_id: str, value: str) -> KeyView:
+        """Own keys, or with ADMIN any: how their tool calls are sent where a request does not say.
+
+        In force everywhere within two seconds. Raises BadRequest, NotFound, StoreError.
+        """
+        if value not in TOOL_BUFFERING:
+            raise BadRequest("'value' must be 'stream' or 'whole'.", param="value")
+        means, whole = self._means, value == "whole"
+        async with means.store.transaction() as tx:
+            before = await self._own_or_any(tx, actor, key_id)
+            await tx.api_keys.set_tools_whole(actor.tenant_id, before.key_id, whole)
+            await means.audit(tx, actor, "key.tool_buffering", before.key_id, {"value": value})
+            limits = await tx.limits.list(actor.tenant_id, [before.key_id])
+        means.notify()
+        return self._view(replace(before, tools_whole=whole), limits)
+
+    async def _own_or_any(self, tx: Transaction, actor: Principal, key_id: str) -> ApiKeyRecord:
+        """The key, if it is the actor's or the actor an ADMIN."""
+        found = await tx.api_keys.get(actor.tenant_id, ApiKeyId(key_id))
+        mine = found is not None and found.principal_id == actor.principal_id
+        if found is None or not (mine or has(actor, Role.ADMIN)):
+            raise NotFound("There is no such key.")
+        return found
 
     async def disable_principal(self, actor: Principal, principal_id: str) -> None:
         """Needs ADMIN. All keys of that principal die. Raises NotAllowed, NotFound, StoreError."""
@@ -206,6 +230,7 @@ class ApiKeyOperations:
             data_class=record.data_class.label,
             residency=sorted(record.residency),
             models=sorted(record.models),
+            tool_buffering="whole" if record.tools_whole else "stream",
             limits={limit.kind.value: limit.amount for limit in limits if limit.subject == record.key_id},
             created_utc_s=record.created_utc_us / 1_000_000,
             expires_utc_s=seconds(record.expires_utc_us),

@@ -114,7 +114,11 @@ class AnswerWriter:
         return event
 
     def _hold(self, data: bytes, now_s: float) -> Event | None:
-        """Keep the bytes back. An empty event now and then shows that the attempt lives."""
+        """Keep the bytes back. An event without bytes now and then shows that the attempt lives.
+
+        Where nothing was sent it tells the count of tokens, for the node's record; behind text that was sent
+        a count would not be that text's.
+        """
         assert self._held is not None and self._last_event_s is not None
         self._held.append(data)
         self._held_bytes += len(data)
@@ -128,7 +132,7 @@ class AnswerWriter:
         if now_s - self._last_event_s < BOOKKEEPING_S:
             return None
         self._last_event_s = now_s
-        return Event()
+        return Event(tokens=self._carry.counted() if self._plan.hold else 0)
 
     def end(self) -> Event:
         """The engine's stream is over: the last event, which is an error if the answer is not complete."""
@@ -248,6 +252,11 @@ class _Carry:
     @property
     def tokens_ready(self) -> bool:
         return self._tokens >= BOOKKEEPING_TOKENS
+
+    def counted(self) -> int:
+        """Take the number of tokens alone: they were made, whatever becomes of their text."""
+        tokens, self._tokens = self._tokens, 0
+        return tokens
 
     def event(self, data: bytes, *, last: bool = False) -> Event:
         """An event with all that waits; ``last`` also takes tokens that no text follows."""

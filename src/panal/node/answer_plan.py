@@ -58,7 +58,7 @@ def plan_of(run: RunAttempt, body: Json, *, agent_stops: bool) -> AnswerPlan:
         stops=stops,
         hold=run.hold,
         hold_bytes_max=run.hold_bytes_max,
-        tools_whole=body.get(TOOL_BUFFERING) == "whole",
+        tools_whole=run.tools_whole or body.get(TOOL_BUFFERING) == "whole",
         seam=run.seam,
         prompt_characters=len(run.body),
     )

@@ -81,6 +81,8 @@ class RunAttempt(Message, kw_only=True):
     """More than this is not held back: it goes out, and the answer can then not be restarted unseen."""
     seam: Seam | None = None
     """What the usage object shall say of earlier attempts; None where nobody asked."""
+    tools_whole: bool = False
+    """Hold the answer back from its first tool call on, until it is complete."""
 
 
 class BodyPart(Message, kw_only=True):

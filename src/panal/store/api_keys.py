@@ -48,6 +48,7 @@ class ApiKeys:
                 revoked_utc_us=record.revoked_utc_us,
                 last_used_utc_us=record.last_used_utc_us,
                 models=names_text(record.models),
+                tools_whole=record.tools_whole,
             )
         )
         await Revisions(self._connection).advance("keys")
@@ -79,10 +80,15 @@ class ApiKeys:
 
     async def set_models(self, tenant_id: TenantId, key_id: ApiKeyId, models: frozenset[str]) -> None:
         """The names that a key may use from now on; none: all."""
+        await self._set(tenant_id, key_id, models=names_text(models))
+
+    async def set_tools_whole(self, tenant_id: TenantId, key_id: ApiKeyId, whole: bool) -> None:
+        """Whether a key's tool calls come in one piece from now on."""
+        await self._set(tenant_id, key_id, tools_whole=whole)
+
+    async def _set(self, tenant_id: TenantId, key_id: ApiKeyId, **values: str | bool) -> None:
         await self._connection.execute(
-            _KEYS.update()
-            .where(_KEYS.c.tenant_id == tenant_id, _KEYS.c.key_id == key_id)
-            .values(models=names_text(models))
+            _KEYS.update().where(_KEYS.c.tenant_id == tenant_id, _KEYS.c.key_id == key_id).values(**values)
         )
         await Revisions(self._connection).advance("keys")
 
@@ -150,4 +156,5 @@ def _record(row: sa.Row[Any]) -> ApiKeyRecord:
         revoked_utc_us=row.revoked_utc_us,
         last_used_utc_us=row.last_used_utc_us,
         models=names_set(row.models),
+        tools_whole=row.tools_whole,
     )

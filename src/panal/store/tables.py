@@ -94,6 +94,7 @@ api_keys = sa.Table(
     _maybe_time("revoked_utc_us"),
     _maybe_time("last_used_utc_us"),
     _text("models"),
+    _yes_or_no("tools_whole"),
 )
 
 join_tokens = sa.Table(

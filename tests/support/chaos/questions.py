@@ -37,6 +37,11 @@ class Question:
     def stream(self) -> bool:
         return bool(self.body.get("stream"))
 
+    @property
+    def kind(self) -> str:
+        """What it asks for, in a word."""
+        return "tool calls" if self.tools else "text" if self.resumable else "JSON"
+
 
 def question(chance: random.Random) -> Question:
     """A question of some kind, streamed or whole, on one of the two routes."""

@@ -1,8 +1,9 @@
 """What a run of chaos came to, in figures that can be compared from run to run."""
 
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Report:
     lost: list[str]
     wrong: list[str]
     refused: Counter[str]
+    told: Counter[str]
     repeated_characters: int
     duplicated: int
     missing: list[str]
@@ -70,6 +72,7 @@ class Report:
             "attempts": self.attempts,
             **{str(verdict): self.verdicts[verdict] for verdict in Verdict},
             "refused, by code": dict(self.refused),
+            "told, by what was asked for": dict(self.told),
             "lost": len(self.lost),
             "duplicated in the ledger": self.duplicated,
             "missing in the ledger": len(self.missing),
@@ -82,7 +85,23 @@ class Report:
         return [f"{name:32} {value}" for name, value in figures.items()]
 
 
-def report(exchanges: Sequence[Exchange], ledger: Ledger, gateway_killed_s: Sequence[float]) -> Report:
+def ways_of(folder: Path) -> dict[str, str]:
+    """By request, the nodes it was tried on and what ended each try, as the gateway's log has it."""
+    ways = {}
+    for file in folder.rglob("*.log*"):
+        for line in file.read_text(errors="replace").splitlines():
+            if '"request_ended"' in line:
+                entry = json.loads(line)
+                ways[entry["request_id"]] = f"[{entry['nodes']}: {entry['causes']}]"
+    return ways
+
+
+def report(
+    exchanges: Sequence[Exchange],
+    ledger: Ledger,
+    gateway_killed_s: Sequence[float],
+    ways: Mapping[str, str],
+) -> Report:
     """Count and compare."""
     verdicts = Counter(each.verdict() for each in exchanges)
     exact = [each for each in exchanges if each.verdict() is Verdict.EXACT]
@@ -98,9 +117,12 @@ def report(exchanges: Sequence[Exchange], ledger: Ledger, gateway_killed_s: Sequ
     return Report(
         requests=len(exchanges),
         verdicts=verdicts,
-        lost=[_words(each) for each in exchanges if _is_lost(each, gateway_killed_s)],
-        wrong=[f"{_words(each)}: {each.fault}" for each in exchanges if each.verdict() is Verdict.WRONG],
+        lost=[_words(each, ways) for each in exchanges if _is_lost(each, gateway_killed_s)],
+        wrong=[
+            f"{_words(each, ways)}: {each.fault}" for each in exchanges if each.verdict() is Verdict.WRONG
+        ],
         refused=Counter(each.error_code for each in exchanges if each.verdict() is Verdict.REFUSED),
+        told=Counter(each.question.kind for each in exchanges if each.verdict() is Verdict.TOLD),
         repeated_characters=sum(each.repeated() for each in exchanges),
         duplicated=sum(count - 1 for count in ids.values()),
         missing=missing,
@@ -121,8 +143,9 @@ def _is_lost(exchange: Exchange, gateway_killed_s: Sequence[float]) -> bool:
     return verdict is Verdict.TOLD and exchange.question.resumable
 
 
-def _words(exchange: Exchange) -> str:
+def _words(exchange: Exchange, ways: Mapping[str, str]) -> str:
     asked = exchange.question
     kind = "stream" if asked.stream else "whole"
     error = f"{exchange.error_code} {exchange.error_text}".strip()
-    return f"{exchange.response_id or '-'} {asked.path} {kind} {exchange.status} {error}".rstrip()
+    way = ways.get(request_of(exchange.response_id), "")
+    return f"{exchange.response_id or '-'} {asked.path} {kind} {exchange.status} {error} {way}".rstrip()

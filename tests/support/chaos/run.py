@@ -11,7 +11,7 @@ from panal.node.enrolled import load_enrolled, save_enrolled
 from tests.support.chaos.clients import Clients
 from tests.support.chaos.mishaps import Mishaps
 from tests.support.chaos.questions import MARK
-from tests.support.chaos.report import Ledger, Report, report
+from tests.support.chaos.report import Ledger, Report, report, ways_of
 from tests.support.chaos.wires import Wires
 from tests.support.installation import Installation, processes_naming, until
 from tests.support.members import Member, Members
@@ -24,6 +24,7 @@ NODE_SETTINGS = {
 GATEWAY_SETTINGS = {
     # A stream meets more mishaps in a minute here than in a year on desks.
     "PANAL_GATEWAY__ATTEMPTS_MAX": "10",
+    "PANAL_GATEWAY__RESUMES_MAX": "10",
     "PANAL_LOG__LEVEL": "debug",
 }
 
@@ -73,7 +74,7 @@ def run_chaos(folder: Path, plan: Plan, say: Callable[[str], None]) -> Aftermath
         installation.stop()
         left_behind += _secrets_in_logs(folder, installation.key) + _orphans(folder)
         ledger = Ledger.read(installation.home / "panal.db")
-        result = report(clients.exchanges, ledger, mishaps.gateway_killed_s)
+        result = report(clients.exchanges, ledger, mishaps.gateway_killed_s, ways_of(folder))
         return Aftermath(result, dict(mishaps.counts), left_behind)
     finally:
         members.close()

@@ -7,13 +7,15 @@ most tokens end inside a character.
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from panal.core.nodes import NodeClass
 from panal.core.requests import Route
 from panal.node.engines.engine import Resume
 from panal.node.engines.open_message import MessageDialect
 from panal.node.engines.plain import PlainDialect
-from tests.support.cut_path import Cut, CutPath, Seen
+from tests.support.cut_path import Cut, CutPath, EchoNode, Seen
+from tests.support.path import ListSink
 
 TEXTS = {
     "plain": "Bees fly.",
@@ -173,6 +175,19 @@ async def test_a_tool_call_that_is_sent_whole_is_restarted_unseen(kind: str) -> 
         seen, path = await asked(question, Cut(kind, at))
         assert seen.view() == whole.view(), at
         check_books(path, seen)
+
+
+async def test_a_node_hears_from_the_gateway_that_calls_shall_come_whole() -> None:
+    """The key or the model says it, and not the body."""
+    path = await CutPath().start(3)
+    route, body = chat("use a tool", tools=TOOL)
+    request = replace(path.request(route, body), tools_whole=True)
+    sink = ListSink()
+    tail = await path.dispatcher.answer(request, sink)
+    assert b"tool_calls" in tail and b"tool_calls" not in sink.data
+    for node in path.nodes:
+        assert isinstance(node, EchoNode)
+        await node.attempts.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

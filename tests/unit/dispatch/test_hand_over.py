@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from panal.core.errors import AnswerCut
+from panal.core.errors import AnswerCut, PanalError
 from panal.dispatch.limits import Limits
 from panal.ledger.values import AttemptOutcome
 from panal.protocol.messages import Event, RunAttempt, WireError
@@ -157,3 +157,64 @@ async def test_a_hand_over_without_a_free_node_waits_no_longer_than_a_broken_ans
     with pytest.raises(AnswerCut):
         await task
     assert sink.data == b"one two "
+
+
+async def test_a_node_that_falls_silent_while_it_reads_is_not_waited_for() -> None:
+    path = await Path().start(3)
+    task, sink, first, run = await begun(path)
+    second, warm_up = await path.runner()
+    first.send(run, LEAVING)
+    await path.settled()
+    third = next(node for node in path.nodes if node not in (first, second))
+    for _ in range(12):
+        path.clock.advance(0.25)
+        first.beat()
+        third.beat()
+        await path.settled()
+        path.watch.look()
+    again = await third.run()
+    assert [cancel.attempt for cancel in second.cancels] == [warm_up.attempt]
+    third.tell(again, "x")
+    run_on = await third.run()
+    third.tell(run_on, "two")
+    third.finish(run_on)
+    await task
+    assert sink.data == b"one two"
+
+
+@pytest.mark.parametrize("why", ["gone", "too late"])
+async def test_a_request_that_is_over_ends_while_the_next_node_still_reads(why: str) -> None:
+    path = await Path().start(3)
+    task, sink, first, run = await begun(path)
+    second, warm_up = await path.runner()
+    first.send(run, LEAVING)
+    await path.settled()
+    if why == "gone":
+        sink.leave()
+    else:
+        path.clock.advance(600.0)
+        path.watch.look()
+    with pytest.raises(PanalError):
+        await asyncio.wait_for(asyncio.shield(task), 1.0)
+    assert [cancel.attempt for cancel in second.cancels] == [warm_up.attempt]
+    assert all(node.runs.empty() for node in path.nodes)
+    assert all(own.running == 0 for _replica, own in path.fleet.candidates("m"))
+
+
+async def test_a_wait_for_the_node_that_reads_is_filled_with_comments() -> None:
+    path = await Path(limits=Limits(comment_each_s=1.0)).start(2)
+    task, sink, first, run = await begun(path)
+    second, warm_up = await path.runner()
+    first.send(run, LEAVING)
+    await path.settled()
+    for _ in range(12):
+        path.clock.advance(0.25)
+        second.beat()
+        await path.settled()
+        path.watch.look()
+    assert sink.data == b"one " + b": waiting\n" * 3
+    second.tell(warm_up, "x")
+    _, run_on = await path.runner()
+    second.tell(run_on, "two")
+    second.finish(run_on)
+    await task

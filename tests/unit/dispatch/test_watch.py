@@ -7,6 +7,7 @@ from panal.core.errors import (
 )
 from panal.core.nodes import Membership
 from panal.dispatch.limits import Limits
+from panal.protocol.messages import Event
 from tests.support.path import Path
 
 
@@ -201,3 +202,30 @@ async def test_p18_a_node_that_never_answers_is_left_at_the_limit() -> None:
     with pytest.raises(NodeError, match="first_token") as timeout:
         await task
     assert timeout.value.code == "timeout"
+
+
+@pytest.mark.parametrize("what", ["a call", "no twin"])
+async def test_an_answer_that_nobody_could_continue_waits_for_its_node_to_come_back(what: str) -> None:
+    path = await Path().start(2)
+    if what == "no twin":
+        for number, node in enumerate(path.nodes):
+            node.beat(twin=f"twin {number}")
+        await path.settled()
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.send(run, Event(data=b"a", text="a", tokens=1, token_ids=[1], opaque=what == "a call"))
+    await path.settled()
+    path.broker.cut(first.key)
+    path.clock.advance(0.25)
+    for number, node in enumerate(path.nodes):
+        if node is not first:
+            node.beat(twin=f"twin {number}" if what == "no twin" else "twin")
+    await path.settled()
+    path.watch.look()
+    await path.settled()
+    assert not task.done() and all(node.runs.empty() for node in path.nodes)
+    path.broker.restore(first.key)
+    first.tell(run, "b")
+    first.finish(run)
+    await task
+    assert sink.data == b"ab"

@@ -8,7 +8,7 @@ from panal.core.clock import ManualClock
 from panal.core.errors import AnswerCut, ModelNotFound, PanalError
 from panal.core.ids import NodeId, RequestId
 from panal.core.requests import Usage
-from panal.dispatch.outcome import AttemptLog, Finished
+from panal.dispatch.outcome import WARM_UP, AttemptLog, Finished
 from panal.gateway.request_spans import RequestSpans
 from panal.ledger.values import AttemptOutcome, Outcome
 from panal.telemetry.traces import Span, read_traceparent, span_id_of
@@ -144,3 +144,11 @@ def test_an_attempt_carries_its_own_span_as_parent() -> None:
     told = read_traceparent(spans.traceparent(request, "req_1.2"))
     assert told is not None
     assert (told.trace_id, told.parent_id, told.sampled) == (TRACE, span_id_of("req_1.2"), True)
+
+
+def test_a_warm_up_that_did_its_work_is_no_error_and_one_that_failed_is() -> None:
+    warm = log(1, 2, 1, warm_up=True, outcome=AttemptOutcome.CANCELLED, cause=WARM_UP)
+    failed = log(2, 1, 1, warm_up=True, **LOST)
+    _root, _admission, good, bad = made(ManualClock(), [warm, failed])
+    assert good.error == "" and "error.type" not in good.attributes
+    assert bad.error == bad.attributes["error.type"] == "node_lost"

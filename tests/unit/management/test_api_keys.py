@@ -181,3 +181,27 @@ async def test_no_secret_is_in_the_database_the_log_or_any_later_answer(office, 
         peppered = digest_of(PEPPER, secret.encode())
         assert peppered.hex() not in caplog.text
         assert peppered.hex() not in repr(answers)
+
+
+async def test_a_key_may_want_tool_calls_in_one_piece(office):
+    keys = office.management.api_keys
+    made = await keys.create(office.admin, KeyWish())
+    assert made.view.tool_buffering == "stream"
+    assert (await keys.set_tool_buffering(office.admin, made.view.id, "whole")).tool_buffering == "whole"
+    assert (await office.caller(made.secret)).tools_whole
+    page = await keys.list(office.admin)
+    assert {key.id: key.tool_buffering for key in page.items}[made.view.id] == "whole"
+    assert (await keys.set_tool_buffering(office.admin, made.view.id, "stream")).tool_buffering == "stream"
+    assert not (await office.caller(made.secret)).tools_whole
+    assert (await office.actions())[-2:] == ["key.tool_buffering", "key.tool_buffering"]
+    with pytest.raises(BadRequest):
+        await keys.set_tool_buffering(office.admin, made.view.id, "sometimes")
+
+
+async def test_users_say_so_of_their_own_keys_only(office):
+    keys = office.management.api_keys
+    made = await keys.create(office.admin, KeyWish(new_principal="robot"))
+    robot = await office.caller(made.secret)
+    assert (await keys.set_tool_buffering(robot, made.view.id, "whole")).tool_buffering == "whole"
+    with pytest.raises(NotFound):
+        await keys.set_tool_buffering(robot, office.user.key_id, "whole")

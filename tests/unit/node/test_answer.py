@@ -193,12 +193,24 @@ def test_a_held_answer_goes_out_in_one_piece_at_its_end() -> None:
     assert chunks_of(last.data)[-1] == "[DONE]"
 
 
-def test_a_held_answer_shows_that_it_lives() -> None:
+def test_a_held_answer_shows_that_it_lives_and_what_was_made() -> None:
+    """If its node is lost, the tokens stand in the node's record all the same."""
     writer = AnswerWriter(plan(hold=True))
-    deltas = deltas_of("a" * 200, finish=None)
-    events = write_all(writer, deltas)
+    events = write_all(writer, deltas_of("a" * 200, finish=None))
     assert 2 <= len(events) <= 5
-    assert all(not event.data and not event.tokens for event in events)
+    assert all(not event.data and not event.text and event.token_ids is None for event in events)
+    made = sum(event.tokens for event in events)
+    assert 100 < made <= 200
+    write_all(writer, deltas_of("b" * 10))
+    assert made + writer.end().tokens == 210
+
+
+def test_behind_text_that_was_sent_a_held_call_tells_no_tokens() -> None:
+    """They would be counted as the text's, and the call be made anew after a cut."""
+    writer = AnswerWriter(plan(tools_whole=True))
+    write_all(writer, deltas_of("let me see", finish=None))
+    during = write_all(writer, [call_delta(letter) for letter in "abcdef" * 20])
+    assert during and not any(event.tokens for event in during)
 
 
 def test_a_held_answer_that_grows_too_large_goes_out_and_is_marked() -> None:

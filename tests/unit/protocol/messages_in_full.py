@@ -109,6 +109,7 @@ IN_FULL: tuple[m.Message, ...] = (
         hold=True,
         hold_bytes_max=65_536,
         seam=SEAM,
+        tools_whole=True,
     ),
     SEAM,
     m.BodyPart(attempt=KEY_ATTEMPT, number=2, body=b"\x00\xff rest"),

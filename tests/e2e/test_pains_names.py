@@ -56,9 +56,7 @@ class Asker:
         until(lambda: self.are(name, status, code), IN_FORCE_S, f"'{name}' is {status} everywhere")
 
     def listed(self) -> list[list[str]]:
-        replies = [
-            self._served.call("GET", "/v1/models", key=self.secret, port=port) for port in self._ports
-        ]
+        replies = [self._served.call("GET", "/v1/models", key=self.secret, port=port) for port in self._ports]
         return [[model["id"] for model in reply.json["data"]] for reply in replies]
 
 

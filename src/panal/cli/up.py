@@ -71,7 +71,7 @@ class Up:
         self._addresses: Addresses = addresses_of(settings)
         self._stopped = asyncio.Event()
         self._renewal = Renewal(self._look_again)
-        self._gateways = Gateways(home, settings, self._common(), environment)
+        self._gateways = Gateways(home, settings, self._common(), environment, self._progress.notice)
         self._reloaded: list[Callable[[], None]] = []
         self._first_key = ""
 

@@ -80,10 +80,8 @@ class ServedNames:
         The model's own name comes first, then the aliases by the alphabet.
         """
         aliases = self._snapshot.of_tenant.get(principal.tenant_id, {})
-        found: dict[str, str] = {}
-        for key, model in ((name_key(model), model) for model in self._fleet.models()):
-            if key not in aliases and may_use(principal, key):
-                found[key] = model
+        own = {name_key(model): model for model in self._fleet.models()}
+        found = {key: name for key, name in own.items() if key not in aliases and may_use(principal, key)}
         for key, alias in sorted(aliases.items()):
             if may_use(principal, key):
                 found.setdefault(name_key(alias.model), alias.name)

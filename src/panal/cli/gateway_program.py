@@ -194,7 +194,7 @@ class GatewayProgram:
         addresses = front.addresses
         authority_file = authority_path(home.path)
         authority = create_or_load_authority(authority_file, clock, os.urandom)
-        servers = Servers.at([addresses.local_bus_url], ca.pem)
+        servers = Servers.at(list(addresses.bus_urls), ca.pem)
 
         store = await open_store(home.store_url(settings))
         stack.push_async_callback(store.close)

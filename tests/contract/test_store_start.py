@@ -147,7 +147,7 @@ async def test_a_file_that_is_no_database_is_not_touched(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("These are my notes and no database at all. " * 100)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="SQLITE_NOTADB"):
+    with pytest.raises(SettingsError, match="SQLITE_NOTADB"):
         await open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.support.asking import say, wire
-from tests.support.installation import until
+from tests.support.installation import Program, until
 from tests.support.second_gateway import second_gateway
 from tests.support.served import Reply, Served
 
@@ -34,16 +34,16 @@ class Asker:
 
     def __init__(self, served: Served, ports: tuple[int, ...], key_id: str, secret: str) -> None:
         self.key_id = key_id
-        self._served, self._ports, self._secret = served, ports, secret
+        self._served, self._ports, self.secret = served, ports, secret
 
     def ask(self, name: str, *, stream: bool = False) -> list[Reply]:
         more = {"stream": True} if stream else {}
         return [
-            self._served.call("POST", path, {"model": name} | body | more, key=self._secret, port=port)
+            self._served.call("POST", path, {"model": name} | body | more, key=self.secret, port=port)
             for port in self._ports
             for path, body in BODIES.items()
         ] + [
-            self._served.call("GET", f"/v1/models/{quote(name, safe='')}", key=self._secret, port=port)
+            self._served.call("GET", f"/v1/models/{quote(name, safe='')}", key=self.secret, port=port)
             for port in self._ports
         ]
 
@@ -56,9 +56,7 @@ class Asker:
         until(lambda: self.are(name, status, code), IN_FORCE_S, f"'{name}' is {status} everywhere")
 
     def listed(self) -> list[list[str]]:
-        replies = [
-            self._served.call("GET", "/v1/models", key=self._secret, port=port) for port in self._ports
-        ]
+        replies = [self._served.call("GET", "/v1/models", key=self.secret, port=port) for port in self._ports]
         return [[model["id"] for model in reply.json["data"]] for reply in replies]
 
 
@@ -154,6 +152,30 @@ def test_the_list_of_models_shows_who_answers_to_what(served: Served, asker: Ask
     assert [each["name"] for each in run("models", "alias", "list")] == ["one", "two"]
     made = run("keys", "create", "small", "--model", "one")
     assert made["view"]["models"] == ["one"]
+
+
+def test_a_restricted_key_sees_only_its_names_in_the_fleet_and_chats_by_one_of_them(
+    served: Served, asker: Asker
+) -> None:
+    served.admin().call("PUT", "/api/v1/aliases/chatty", {"model": "echo"})
+    for allowed, seen in ((["chatty"], ["chatty"]), (["echo", "chatty"], ["echo"]), (["elsewhere"], [])):
+        served.admin().call("PUT", f"/api/v1/keys/{asker.key_id}/models", {"models": allowed})
+        until(lambda seen=seen: fleet_names(served, asker) == (seen, seen), IN_FORCE_S, f"only {seen}")
+        chat = Program(
+            ["chat", "hello", "--json"],
+            served.installation.environment
+            | {"PANAL_API_KEY": asker.secret, "PANAL_URL": served.installation.url},
+        )
+        status = chat.wait(30.0)
+        assert (status == 0) == bool(seen), chat.output
+        assert seen or "No model that this key may use" in chat.output
+    assert served.admin().get("/api/v1/fleet")["models"] == ["echo"]
+
+
+def fleet_names(served: Served, asker: Asker) -> tuple[list[str], list[str]]:
+    """Models and models of replicas, as the asker's key is shown them."""
+    fleet = served.call("GET", "/api/v1/fleet", key=asker.secret).json
+    return fleet["models"], [each["model"] for node in fleet["nodes"] for each in node["replicas"]]
 
 
 def test_p40_aliases_and_other_spellings_make_no_series(served: Served, asker: Asker) -> None:

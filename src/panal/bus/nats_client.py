@@ -64,6 +64,7 @@ class NatsClient:
         self._failures = 0
         self._connected_at_s = float("-inf")
         self._last_failure = "it was not tried"
+        self._last_error: PanalError | None = None
         self._change_due = False
         self._attention = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -101,7 +102,7 @@ class NatsClient:
             self._current.send(data)
 
     async def start(self, events: LinkEvents, timeout_s: float) -> None:
-        """Connect and subscribe. Raises BusError, with the last failure, when the time is over."""
+        """Connect and subscribe. Raises BusError, caused by the last failure, when the time is over."""
         self._events = events
         self._supervisor = asyncio.create_task(self._supervise(), name=f"bus {self._name}")
         self._supervisor.add_done_callback(self._on_supervisor_done)
@@ -208,7 +209,7 @@ class NatsClient:
                 connection = await self._open(server, CONNECT_TIMEOUT_S, lambda: self._handlers)
                 break
             except PanalError as error:
-                self._last_failure = error.message
+                self._last_failure, self._last_error = error.message, error
                 _log.debug("bus connection %s: %s", self._name, error.message)
             self._next_server += 1
             await self._back_off()
@@ -261,7 +262,7 @@ class NatsClient:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
-            raise BusError(f"The bus cannot be reached: {self._last_failure}") from None
+            raise BusError(f"The bus cannot be reached: {self._last_failure}") from self._last_error
 
     def _on_supervisor_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

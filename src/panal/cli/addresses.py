@@ -14,13 +14,14 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 @dataclass(frozen=True)
 class Addresses:
     """``listen_host`` is bound for HTTPS and the bus; ``names`` stand in the certificate, the
-    ``advertised_host`` in the address that nodes join by."""
+    ``advertised_host`` in the address that nodes join by. ``bus_urls``: where gateways find it."""
 
     http_url: str
     advertised_host: str
     https_url: str
     listen_host: str
     local_bus_url: str
+    bus_urls: tuple[str, ...]
     advertised_bus_urls: tuple[str, ...]
     names: tuple[str, ...]
 
@@ -32,13 +33,16 @@ def addresses_of(settings: Settings) -> Addresses:
     advertised = [host_of(entry) for entry in gateway.advertise] or _reachable(listen)
     local = LOOPBACK if listen in ANYWHERE else listen
     names = tuple(dict.fromkeys(["localhost", LOOPBACK, local, *advertised]))
+    local_bus_url = f"tls://{_in_url(local)}:{nats_port}"
+    elsewhere = settings.bus.urls
     return Addresses(
         http_url=f"http://{gateway.http_host}:{gateway.http_port}",
         advertised_host=advertised[0],
         https_url=f"https://{_in_url(advertised[0])}:{gateway.https_port}",
         listen_host=listen,
-        local_bus_url=f"tls://{_in_url(local)}:{nats_port}",
-        advertised_bus_urls=tuple(f"tls://{_in_url(host)}:{nats_port}" for host in advertised),
+        local_bus_url=local_bus_url,
+        bus_urls=elsewhere or (local_bus_url,),
+        advertised_bus_urls=elsewhere or tuple(f"tls://{_in_url(host)}:{nats_port}" for host in advertised),
         names=names,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from panal.cli.api_client import Api, ApiRefused, read_answer
+from panal.core.names import name_key
 
 TIMEOUT_S = 120.0
 LINE_BYTES_MAX = 1024 * 1024
@@ -53,11 +54,16 @@ def chat(api: Api, body: dict[str, Any], listener: Listener) -> Told:
 
 
 def first_model(api: Api) -> str:
-    """A model that is served now. Raises ApiRefused when there is none."""
+    """A name that this key may use, of a model that is served now. Raises ApiRefused when there is none."""
+    allowed = [str(model["id"]) for model in api.get("/v1/models")["data"]]
     served = served_models(api)
-    if not served:
-        raise ApiRefused("No model is served at the moment. 'panal status' shows why.")
-    return served[0]
+    if not served or not allowed:
+        raise ApiRefused(
+            "No model that this key may use is served at the moment. 'panal status' shows what is."
+        )
+    keys = {name_key(name) for name in allowed}
+    # An operator sees models by their own names, and may have a right to an alias only.
+    return next((name for name in served if name_key(name) in keys), allowed[0])
 
 
 def served_models(api: Api) -> list[str]:

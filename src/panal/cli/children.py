@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from panal.core.errors import SettingsError
@@ -17,10 +17,21 @@ OUTPUT_LINE_BYTES_MAX = 64 * 1024
 
 
 class Child:
-    """One of panal's own programs. It ends when the pipe to its input does."""
+    """One of panal's own programs. It ends when the pipe to its input does.
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    ``notice`` is told in words that it waits for something, and that it waits no more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        notice: Callable[[str], None] = lambda _words: None,
+    ) -> None:
         self.name = name
+        self._notice = notice
+        self._waits = False
         self._arguments = list(arguments)
         self._environment = dict(environment)
         self._process: asyncio.subprocess.Process | None = None
@@ -33,7 +44,7 @@ class Child:
 
     async def start(self) -> None:
         """Start it in a session of its own, so that Ctrl-C reaches only the parent."""
-        self.failure = {}
+        self.failure, self._waits = {}, False
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -59,12 +70,13 @@ class Child:
             self.failure = event
             await self._process.wait()
             raise SettingsError(str(event["message"]))
+        self._tell_waiting(event)
         return event
 
-    async def until(self, name: str) -> dict[str, dict[str, Any]]:
-        """All events up to and with the one of that name, by name."""
+    async def until(self, *names: str) -> dict[str, dict[str, Any]]:
+        """All events up to and with the first one of these names, by name."""
         seen: dict[str, dict[str, Any]] = {}
-        while name not in seen:
+        while not seen.keys() & set(names):
             event = await self.event()
             seen[event["event"]] = event
         return seen
@@ -87,8 +99,19 @@ class Child:
             event = json.loads(line)
         except ValueError:
             return
-        if isinstance(event, dict) and event.get("event") == "failed":
+        if not isinstance(event, dict):
+            return
+        self._tell_waiting(event)
+        if event.get("event") == "failed":
             self.failure = event
+
+    def _tell_waiting(self, event: Mapping[str, Any]) -> None:
+        if event.get("event") == "waiting":
+            self._waits = True
+            self._notice(f"The {self.name} is not ready. {event.get('message', '')}")
+        elif event.get("event") == "ready" and self._waits:
+            self._waits = False
+            self._notice(f"The {self.name} is ready.")
 
     def reload(self) -> None:
         """Let it look at its certificate and log level again. Not available on Windows."""

@@ -17,6 +17,7 @@ from panal.cli import (
     backup_commands,
     config_commands,
     desk_commands,
+    host_commands,
     limit_commands,
     model_commands,
     service_commands,
@@ -67,6 +68,7 @@ def application() -> typer.Typer:
     app.add_typer(config_commands.config, name="config")
     app.add_typer(desk_commands.desk, name="desk")
     app.add_typer(service_commands.service, name="service")
+    app.add_typer(host_commands.host, name="host")
     return app
 
 

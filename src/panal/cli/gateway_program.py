@@ -2,7 +2,8 @@
 
 Started by ``panal up`` (or by a service) as ``panal gateway --home HOME``, and ``--process N`` where a
 supervisor keeps it. It prints one JSON object a
-line on its output: ``first_keys`` once in an installation's life, ``ready`` when it takes requests.
+line on its output: ``first_keys`` once in an installation's life, ``waiting`` while its store or bus is away
+at the start, ``ready`` when it takes requests.
 """
 
 import asyncio
@@ -24,19 +25,16 @@ from panal.bus.connector import Servers
 from panal.bus.issuer import NatsIssuer
 from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
 from panal.bus.nkeys import verify
-from panal.cli.addresses import Addresses, addresses_of
 from panal.cli.control import Control
-from panal.cli.descriptors import room_for_connections
 from panal.cli.failures import first_of
+from panal.cli.front import Front, Vestibule
 from panal.cli.gateway_traces import request_spans
 from panal.cli.gateway_upkeep import Upkeep
 from panal.cli.home import AdminAccess, Home
-from panal.cli.http_edge import listeners_of, sockets_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
-from panal.cli.renewal import Renewal
+from panal.cli.patience import unless, when_there
 from panal.cli.request_path import request_path
-from panal.cli.server_tls import ServerTls
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.cli.spools import Spools
 from panal.core.clock import SystemClock
@@ -46,7 +44,6 @@ from panal.core.names import name_key
 from panal.core.settings import Settings
 from panal.gateway.admin_routes import admin_endpoints
 from panal.gateway.app import App
-from panal.gateway.door import Door
 from panal.gateway.endpoints import build
 from panal.gateway.gateway import Gateway
 from panal.gateway.inference import Inference
@@ -54,7 +51,6 @@ from panal.gateway.listener import Listener
 from panal.gateway.process_routes import metrics_endpoints
 from panal.gateway.public_routes import client_endpoints, join_endpoints
 from panal.gateway.refused import RefusedCalls
-from panal.identity.certificates import create_or_load_ca
 from panal.identity.enrolment import Enrolment
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.seams import Advertised
@@ -118,24 +114,38 @@ async def _serve(
     stopped = asyncio.Event()
     on_end_signals(stopped.set)
     async with AsyncExitStack() as stack:
-        program = await GatewayProgram.build(home, settings, place, stack)
+        front = Front.of(home, settings, stack, shared=place.shared)
+        vestibule = Vestibule(front)
+        stack.push_async_callback(vestibule.close)
 
         def look_again() -> None:
             reread_level(reread)
-            program.renewal.ask()
+            front.renewal.ask()
 
         on_reload_signal(look_again, stopped.set)
-        _settle_memory()
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(task) for task in program.background()]
-            if watch_parent:
-                background.append(group.create_task(until_parent_is_gone(stopped)))
-            await program.listen()
-            say("ready", url=program.addresses.http_url, secure_url=program.addresses.https_url)
-            await stopped.wait()
-            await program.stop()
+            background = [group.create_task(until_parent_is_gone(stopped))] if watch_parent else []
+            waiting = when_there(
+                lambda attempt: GatewayProgram.build(home, front, place, attempt),
+                stack,
+                vestibule,
+                lambda words: say("waiting", message=words),
+                random.random,
+            )
+            program = await unless(stopped, waiting)
+            if program is not None:
+                background += [group.create_task(task) for task in program.background()]
+                await _work(program, stopped)
             for task in background:
                 task.cancel()
+
+
+async def _work(program: "GatewayProgram", stopped: asyncio.Event) -> None:
+    _settle_memory()
+    await program.listen()
+    say("ready", url=program.front.addresses.http_url, secure_url=program.front.addresses.https_url)
+    await stopped.wait()
+    await program.stop()
 
 
 def _settle_memory() -> None:
@@ -164,13 +174,11 @@ class GatewayProgram:
         spools: Spools,
         metrics: MetricsExchange,
         listeners: list[Listener],
-        addresses: Addresses,
-        renewal: Renewal,
+        front: Front,
         upkeep: Upkeep,
     ) -> None:
         self.gateway = gateway
-        self.renewal = renewal
-        self.addresses = addresses
+        self.front = front
         self._control = control
         self._spools = spools
         self._metrics = metrics
@@ -178,20 +186,16 @@ class GatewayProgram:
         self._upkeep = upkeep
 
     @classmethod
-    async def build(
-        cls, home: Home, settings: Settings, place: Place, stack: AsyncExitStack
-    ) -> "GatewayProgram":
-        """Open everything that can fail before the first request. What is opened is closed by ``stack``."""
-        clock = SystemClock()
-        ids = IdSource(clock, os.urandom)
-        addresses = addresses_of(settings)
-        # Before anything is made: a port in use must leave no trace.
-        sockets = sockets_of(settings, addresses, stack, shared=place.shared)
-        ca = create_or_load_ca(home.path, clock)
-        tls = ServerTls(home.path, settings.gateway, addresses, ca, clock)
+    async def build(cls, home: Home, front: Front, place: Place, stack: AsyncExitStack) -> "GatewayProgram":
+        """Open everything that can fail before the first request. What is opened is closed by ``stack``.
+
+        Raises StoreError or BusError while one of them is away, SettingsError.
+        """
+        settings, clock, ids, ca = front.settings, front.clock, front.ids, front.ca
+        addresses = front.addresses
         authority_file = authority_path(home.path)
         authority = create_or_load_authority(authority_file, clock, os.urandom)
-        servers = Servers.at([addresses.local_bus_url], ca.pem)
+        servers = Servers.at(list(addresses.bus_urls), ca.pem)
 
         store = await open_store(home.store_url(settings))
         stack.push_async_callback(store.close)
@@ -208,10 +212,19 @@ class GatewayProgram:
         bus = NatsGatewayBus(own_id, servers, authority, entropy=os.urandom, randomness=random.random)
         directory = KeyDirectory(store, pepper, clock)
         registry = CollectorRegistry()
-        door = Door(room_for_connections(settings.gateway.connections_max), settings.gateway.strangers_max)
         spans = request_spans(settings.telemetry, own_id, clock, stack)
         gateway = request_path(
-            bus, store, directory, spools.own, settings, clock, registry, pepper, door, control.leads, spans
+            bus,
+            store,
+            directory,
+            spools.own,
+            settings,
+            clock,
+            registry,
+            pepper,
+            front.door,
+            control.leads,
+            spans,
         )
         metrics = MetricsExchange(
             gateway.metrics.families, home.metrics, place.number, own_id, clock.utc_seconds(), control.leads
@@ -236,13 +249,13 @@ class GatewayProgram:
         endpoints = [
             *client_endpoints(gateway),
             *metrics_endpoints(metrics),
-            *join_endpoints(enrolment, tls.authority),
+            *join_endpoints(enrolment, front.tls.authority),
             *admin_endpoints(Management(means), gateway, metrics),
         ]
         inference = _inference(gateway, ids, clock, settings, refused)
         app = App(inference, build(endpoints, directory, ids, refused), ids)
-        listeners = listeners_of(app, sockets, settings, tls.context, door, ids)
-        return cls(gateway, control, spools, metrics, listeners, addresses, Renewal(tls.look), upkeep)
+        listeners = front.listeners(app, front.sockets)
+        return cls(gateway, control, spools, metrics, listeners, front, upkeep)
 
     def background(self) -> list[Any]:
         """What runs beside the listeners."""
@@ -251,7 +264,7 @@ class GatewayProgram:
             *self._control.background(),
             *self._spools.background(self.gateway.store),
             self._metrics.run(),
-            self.renewal.run(),
+            self.front.renewal.run(),
             *self._upkeep.tasks(),
         ]
 

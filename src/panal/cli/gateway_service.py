@@ -11,6 +11,7 @@ from rich.console import Console
 from panal.cli.addresses import addresses_of
 from panal.cli.gateways import Gateways
 from panal.cli.home import Home
+from panal.cli.patience import unless
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.cli.supervision import Supervision
 from panal.core.clock import SystemClock
@@ -37,11 +38,12 @@ async def serve(
             f"panal already runs in {home.path}. Stop it first, or give another --home."
         ) from error
     arguments = ["--home", str(home.path), *(["--config", str(config)] if config else [])]
-    gateways = Gateways(home, settings, arguments, environment)
-    on_reload_signal(gateways.reload, stopped.set)
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    gateways = Gateways(home, settings, arguments, environment, say)
+    on_reload_signal(gateways.reload, stopped.set)
 
     async with AsyncExitStack() as stack:
         stack.callback(lock.release)
@@ -49,10 +51,12 @@ async def serve(
         stack.push_async_callback(gateways.stop)
         if gateways.problem:
             say(gateways.problem)
-        said = await gateways.start_first()
+        said = await unless(stopped, gateways.start_first())
+        if said is None:
+            return
         if key := said.get("first_keys", {}).get("user", ""):
             say(f"API key    {key}   (shown once; 'panal keys create' makes more)")
-        await gateways.start_others()
+        await unless(stopped, gateways.start_others())
         say(f"{gateways.count} gateway processes run (supervisor {os.getpid()}).")
         given_up = await Supervision(gateways.parts(), SystemClock(), say).run(stopped)
     if given_up:

@@ -1,7 +1,7 @@
 """The gateway processes of one host, as their supervisor has them: one, or several that share its ports."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -26,10 +26,18 @@ def processes_of(settings: Settings) -> int:
 
 
 class Gateways:
-    """``arguments`` follow ``panal gateway --process N``: those of home and settings file."""
+    """``arguments`` follow ``panal gateway --process N``: those of home and settings file.
+
+    ``notice`` is told in words that a process waits.
+    """
 
     def __init__(
-        self, home: Home, settings: Settings, arguments: Sequence[str], environment: Mapping[str, str]
+        self,
+        home: Home,
+        settings: Settings,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        notice: Callable[[str], None],
     ) -> None:
         self._home = home
         self._settings = settings
@@ -39,6 +47,7 @@ class Gateways:
                 "gateway" if self.count == 1 else f"gateway process {number}",
                 ["gateway", "--watch-parent", "--process", str(number), *arguments],
                 environment,
+                notice,
             )
             for number in range(1, self.count + 1)
         ]
@@ -62,6 +71,8 @@ class Gateways:
 
     async def start_first(self) -> dict[str, dict[str, Any]]:
         """The first alone: it makes what is made once (keys, certificates, tables); what it said.
+
+        Takes as long as store or bus are away.
 
         Raises SettingsError.
         """

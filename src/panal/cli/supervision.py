@@ -41,13 +41,13 @@ class Part:
 
 
 def part_of(child: Child, ready: str, *, needed: bool, kind: str = "") -> Part:
-    """A child to be kept running; it is there when it has said ``ready``."""
+    """A child to be kept running; it is there when it has said ``ready``, or that it waits for another."""
 
     async def start() -> None:
         await child.start()
         try:
             async with asyncio.timeout(READY_S_MAX):
-                await child.until(ready)
+                await child.until(ready, "waiting")
         except TimeoutError:
             await child.stop(0.0)
             raise SettingsError(f"It was not ready within {READY_S_MAX:.0f} s.") from None

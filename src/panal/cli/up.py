@@ -71,7 +71,7 @@ class Up:
         self._addresses: Addresses = addresses_of(settings)
         self._stopped = asyncio.Event()
         self._renewal = Renewal(self._look_again)
-        self._gateways = Gateways(home, settings, self._common(), environment)
+        self._gateways = Gateways(home, settings, self._common(), environment, self._progress.notice)
         self._reloaded: list[Callable[[], None]] = []
         self._first_key = ""
 
@@ -80,6 +80,11 @@ class Up:
         on_end_signals(self._stopped.set)
         on_reload_signal(self._renewal.ask, self._stopped.set)
         begun_s = time.monotonic()
+        if self._settings.bus.urls:
+            raise SettingsError(
+                "'bus.urls' names a bus elsewhere, but 'panal up' starts one of its own. Run 'panal gateway' "
+                "on this host, or take the setting away."
+            )
         self._home.make()
         lock = FolderLock(self._home.path)
         try:

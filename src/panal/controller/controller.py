@@ -148,10 +148,10 @@ class Controller:
         """One look at the store, and everything that waits to be written. Raises StoreError, Conflict."""
         self._follow_lease()
         await self.refresh()
-        if self._acts_in is None:
-            return
-        await self._write_news()
-        await self._write_counts()
+        if self._acts_in is not None:
+            await self._write_news()
+            await self._write_counts()
+        # On every host, since each keeps a list of its own, and a bus that starts reads that of its host.
         await self._ensure_revoked()
 
     async def refresh(self) -> None:

@@ -72,10 +72,11 @@ class GatewaySettings(Masked):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BusSettings(Masked):
-    """The NATS server that panal starts itself."""
+    """The NATS server that panal starts itself, or the one that a gateway goes to."""
 
     nats_port: int = setting(7422, "port of the bus", low=1, high=65535)
     nats_server: str = setting("", "path of another nats-server; empty: the one that came with panal")
+    urls: tuple[str, ...] = setting((), "bus of another host, tls://HOST:PORT; empty: the one on this host")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -74,6 +74,19 @@ class ServedNames:
         shown |= {key: alias.name for key, alias in aliases.items()}
         return sorted(name for key, name in shown.items() if may_use(principal, key))
 
+    def by_model(self, principal: Principal) -> dict[str, str]:
+        """The models that this caller can reach, by their keys, and the name that it may use for each.
+
+        The model's own name comes first, then the aliases by the alphabet.
+        """
+        aliases = self._snapshot.of_tenant.get(principal.tenant_id, {})
+        own = {name_key(model): model for model in self._fleet.models()}
+        found = {key: name for key, name in own.items() if key not in aliases and may_use(principal, key)}
+        for key, alias in sorted(aliases.items()):
+            if may_use(principal, key):
+                found.setdefault(name_key(alias.model), alias.name)
+        return found
+
     def one(self, principal: Principal, name: str) -> str:
         """One of these names, as it is written. Raises ModelNotFound, ModelNotAllowed."""
         key = name_key(name)

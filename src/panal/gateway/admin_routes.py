@@ -162,8 +162,8 @@ def _node_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
     async def show(call: Call) -> NodeView:
         return await nodes.show(call.caller, call.path["name"])
 
-    async def live(_call: Call) -> FleetView:
-        return fleet_view(gateway)
+    async def live(call: Call) -> FleetView:
+        return fleet_view(gateway, call.caller)
 
     def change(
         operation: Callable[[Principal, str, str], Awaitable[NodeView]],

@@ -1,7 +1,15 @@
-"""The fleet as this gateway sees it now, for people: who is there, in what state, serving what."""
+"""The fleet as this gateway sees it now, for people: who is there, in what state, serving what.
+
+A user's key that is restricted to some names sees no other model, and those by the names that it may use.
+"""
+
+from collections.abc import Mapping
 
 import msgspec
+from msgspec import structs
 
+from panal.core.names import name_key
+from panal.core.principals import Principal, Role
 from panal.dispatch.fleet import NodeFacts, NodeSeen
 from panal.gateway.gateway import Gateway
 from panal.protocol.messages import GpuReport
@@ -60,10 +68,23 @@ class FleetView(msgspec.Struct):
     models: list[str]
 
 
-def fleet_view(gateway: Gateway) -> FleetView:
+def fleet_view(gateway: Gateway, caller: Principal) -> FleetView:
     now_s = gateway.clock.monotonic_seconds()
-    nodes = [_node(facts, seen, now_s) for facts, seen in gateway.fleet.nodes()]
-    return FleetView(sorted(nodes, key=lambda node: node.name), gateway.fleet.models())
+    nodes = sorted(
+        (_node(facts, seen, now_s) for facts, seen in gateway.fleet.nodes()), key=lambda node: node.name
+    )
+    if caller.role is not Role.USER or not caller.models:
+        return FleetView(nodes, gateway.fleet.models())
+    names = gateway.names.by_model(caller)
+    for node in nodes:
+        node.replicas = _allowed(node.replicas, names)
+    return FleetView(nodes, sorted(names.values()))
+
+
+def _allowed(replicas: list[ReplicaLive], names: Mapping[str, str]) -> list[ReplicaLive]:
+    """Those of models that have a name for the caller, under that name; a note may tell of others."""
+    found = [(replica, names.get(name_key(replica.model))) for replica in replicas]
+    return [structs.replace(replica, model=name, note="") for replica, name in found if name is not None]
 
 
 def _node(facts: NodeFacts, seen: NodeSeen | None, now_s: float) -> NodeLive:

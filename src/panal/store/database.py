@@ -22,6 +22,15 @@ _POSTGRESQL = ("postgresql://", "postgres://", "postgresql+asyncpg://")
 _SQLITE = ("sqlite:///", "sqlite+aiosqlite:///")
 
 
+_UNFIT_POSTGRESQL = ("28", "3D", "3F", "42")
+"""Classes of SQLSTATE: login refused; no such database; no such schema; no right, or not our tables."""
+_UNFIT_SQLITE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+
+
+class StoreUnfit(StoreError):
+    """The database would refuse in just the same way later: somebody has to change something first."""
+
+
 def make_engine(url: str, connections_max: int) -> AsyncEngine:
     """An engine that has not connected yet. Raises SettingsError for a URL of another kind.
 
@@ -82,7 +91,9 @@ def _postgresql_engine(dsn: str, connections_max: int) -> AsyncEngine:
                 server_settings={"application_name": "panal"},
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
-            raise StoreError(f"PostgreSQL cannot be reached ({type(error).__name__}).") from None
+            # Nothing is referred to: what drivers say can hold the URL with its password.
+            kind = StoreUnfit if isinstance(error, ValueError) else _kind(error)
+            raise kind(f"PostgreSQL cannot be reached ({type(error).__name__}).") from None
 
     return create_async_engine(
         "postgresql+asyncpg://",
@@ -121,11 +132,19 @@ def store_errors() -> Iterator[None]:
         cause = getattr(error, "orig", None) or error
         if isinstance(error, sa.exc.DataError) or str(getattr(cause, "sqlstate", "")).startswith("22"):
             raise BadRequest("A value cannot be stored: it is too long, or holds forbidden marks.") from error
-        raise StoreError(f"The database cannot be used: {_plain(cause)}.") from error
+        raise _kind(cause)(f"The database cannot be used: {_plain(cause)}.") from error
     except OverflowError as error:
         raise BadRequest("A value cannot be stored: the number is too large.") from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, sqlite3.Error, OSError, TimeoutError) as error:
-        raise StoreError(f"The database cannot be used: {_plain(error)}.") from error
+        raise _kind(error)(f"The database cannot be used: {_plain(error)}.") from error
+
+
+def _kind(error: BaseException) -> type[StoreError]:
+    """Whether waiting may help."""
+    state = str(getattr(error, "sqlstate", None) or "")
+    name = str(getattr(error, "sqlite_errorname", None) or "")
+    unfit = state.startswith(_UNFIT_POSTGRESQL) or name.startswith(_UNFIT_SQLITE)
+    return StoreUnfit if unfit else StoreError
 
 
 def _plain(error: BaseException) -> str:

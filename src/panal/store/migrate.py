@@ -11,7 +11,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from panal.core.errors import SettingsError, StoreError
+from panal.core.errors import SettingsError
+from panal.store.database import StoreUnfit
 
 _LOCK = 0x70616E616C
 _FOLDER = Path(__file__).parent / "migrations"
@@ -50,7 +51,7 @@ async def migrate(connection: AsyncConnection, migrations: Migrations = MIGRATIO
     if connection.dialect.name == "sqlite":
         lost = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
         if lost is not None:
-            raise StoreError(f"The migration was undone: rows of '{lost[0]}' would refer to nothing.")
+            raise StoreUnfit(f"The migration was undone: rows of '{lost[0]}' would refer to nothing.")
 
 
 async def revision_of(connection: AsyncConnection) -> str | None:

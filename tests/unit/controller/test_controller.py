@@ -324,13 +324,14 @@ async def test_revocations_are_made_good_at_start_at_each_change_and_after_a_fai
 # --- only the leader acts -----------------------------------------------------------------------------
 
 
-async def test_who_does_not_lead_hears_everything_and_does_nothing(place: Place) -> None:
+async def test_who_does_not_lead_hears_everything_and_does_nothing_but_keep_revocations(place: Place) -> None:
     place.lead.now = None
     await place.controller.round()
     place.beat("ins_1", model="new")
     place.report(renew=True, counts=[counts_of("req_1.1")])
     await place.decide(Membership.REVOKED, Membership.ACTIVE)
-    assert place.bus.told == [] and place.issuer.ensured == []
+    assert place.bus.told == []
+    assert place.issuer.ensured == [[], [KEY]], "each host has a list of its own"
     async with place.store.reading() as tx:
         assert await tx.models.all() == []
         assert await tx.contributions.of_request(RequestId("req_1")) == []
@@ -344,7 +345,7 @@ async def test_a_new_leader_tells_at_once_what_it_heard_before_and_by_its_own_te
     await place.controller.round()
     assert {told.term for _key, told in place.bus.told} == {7}
     assert place.bus.verbs() == ["accept", "uncordon"]
-    assert place.issuer.ensured == [[]]
+    assert place.issuer.ensured == [[], []], "and once more with the new term"
 
 
 async def test_the_copy_of_a_node_stays_refused_when_another_leads(place: Place) -> None:

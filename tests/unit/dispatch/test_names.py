@@ -147,3 +147,18 @@ async def test_a_forbidden_name_reaches_no_node() -> None:
     node, run = await path.runner()
     node.finish(run)
     await task
+
+
+async def test_a_restricted_key_knows_each_model_by_a_name_that_it_may_use() -> None:
+    names, _kept, _fleet = await names_of(
+        alias("fast", "Small"),
+        alias("quick", "Small"),
+        alias("large", "Small"),
+        models=("Small", "Large", "x"),
+    )
+    may = lambda *keys: replace(principal(), models=frozenset(keys))  # noqa: E731
+    assert names.by_model(may("small", "fast")) == {"small": "Small"}
+    assert names.by_model(may("quick", "fast")) == {"small": "fast"}
+    assert names.by_model(may("x")) == {"x": "x"}
+    assert names.by_model(may("large")) == {"small": "large"}, "the alias hides the model of that name"
+    assert names.by_model(may("other")) == {}

@@ -66,7 +66,7 @@ def ports(home: Home, settings: Settings, addresses: Addresses) -> tuple[Port, .
     wanted = (
         ("gateway.http_port", settings.gateway.http_host, settings.gateway.http_port),
         ("gateway.https_port", addresses.listen_host, settings.gateway.https_port),
-        ("bus.nats_port", addresses.listen_host, settings.bus.nats_port),
+        *([] if settings.bus.urls else [("bus.nats_port", addresses.listen_host, settings.bus.nats_port)]),
     )
     return tuple(Port(name, number, _port_state(home, host, number)) for name, host, number in wanted)
 

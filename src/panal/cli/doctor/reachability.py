@@ -113,7 +113,7 @@ async def bus_of_installation(home: Home, addresses: Addresses) -> str | None:
         authority = load_authority(file, clock)
         ca_pem = create_or_load_ca(home.path, clock).pem
         login = authority.controller_login(OWN_CREDENTIAL_S, os.urandom)
-        return await _connected(Servers.at([addresses.local_bus_url], ca_pem), login)
+        return await _connected(Servers.at(list(addresses.bus_urls), ca_pem), login)
     except PanalError as error:
         return error.message
 

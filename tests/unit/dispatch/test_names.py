@@ -147,3 +147,12 @@ async def test_a_forbidden_name_reaches_no_node() -> None:
     node, run = await path.runner()
     node.finish(run)
     await task
+
+
+async def test_nodes_cannot_fill_the_memory_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("panal.dispatch.fleet.MODELS_MAX", 3)
+    path = await Path().start(1)
+    for number in range(10):
+        path.nodes[0].beat(model=f"model-{number}")
+        await path.settled()
+    assert len(path.fleet.models()) == 3

@@ -114,6 +114,7 @@ class PlayedLink:
         return b"1"
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        del reply
         if not subject.endswith(b".run"):
             return
         at = payload.index(b"req_")

@@ -233,7 +233,9 @@ async def test_a_node_cannot_fill_the_store_with_names(place: Place, monkeypatch
         assert len(await tx.models.all()) == 3
 
 
-@pytest.mark.parametrize("name", ["", "req_1", "req_1.", ".1", "req_1.x", "req_1.\u0661", "req_1." + "9" * 5000])
+@pytest.mark.parametrize(
+    "name", ["", "req_1", "req_1.", ".1", "req_1.x", "req_1.\u0661", "req_1." + "9" * 5000]
+)
 async def test_counts_under_a_name_that_is_none_are_passed_over(place: Place, name: str) -> None:
     place.beat("ins_1")
     place.report(counts=[counts_of(name), counts_of("req_1.1")])

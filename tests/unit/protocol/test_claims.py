@@ -7,7 +7,14 @@ import pytest
 
 from panal.core.errors import ProtocolError
 from panal.protocol.codec import Decoder
-from panal.protocol.messages import NODE_GPUS_MAX, NODE_HAZARDS_MAX, NODE_REPLICAS_MAX, Frames, Heartbeat, Report
+from panal.protocol.messages import (
+    NODE_GPUS_MAX,
+    NODE_HAZARDS_MAX,
+    NODE_REPLICAS_MAX,
+    Frames,
+    Heartbeat,
+    Report,
+)
 
 HEARTBEAT = {"node": "node_1", "instance": "ins_1", "sequence": 1, "state": "available"}
 REPLICA = {"replica": "rpl_1", "model": "small", "engine": "echo"}

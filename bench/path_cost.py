@@ -44,13 +44,16 @@ from panal.core.ids import (
 )
 from panal.core.nodes import DataClass, Membership, NodeClass
 from panal.core.principals import Role
-from panal.core.records import ApiKeyRecord
+from panal.core.records import AliasRecord, ApiKeyRecord
 from panal.core.requests import InferenceRequest
 from panal.dispatch.bookings import Bookings
-from panal.dispatch.dispatcher import Dispatcher, Limits
+from panal.dispatch.dispatcher import Dispatcher
 from panal.dispatch.fleet import Fleet, NodeFacts
+from panal.dispatch.limits import Limits
+from panal.dispatch.names import ServedNames
 from panal.gateway.app import App
-from panal.gateway.http_protocol import PanalHttpProtocol
+from panal.gateway.door import Door
+from panal.gateway.http_protocol import HttpLimits, PanalHttpProtocol
 from panal.gateway.inference import Inference
 from panal.gateway.observer import RequestObserver
 from panal.identity.api_keys import digest_of, new_key
@@ -86,6 +89,16 @@ class OneKey:
         del used_utc_us
 
 
+class NoAliases:
+    """Implements dispatch.names.NameStore: a model is called by its own name."""
+
+    async def names_revision(self) -> int:
+        return 1
+
+    async def every_alias(self) -> Sequence[AliasRecord]:
+        return []
+
+
 class PlayedLink:
     """Implements bus.links.Link: to each RunAttempt it answers in the next turn with one whole answer."""
 
@@ -100,7 +113,10 @@ class PlayedLink:
             self._on_frames = handler
         return b"1"
 
-    def publish(self, subject: bytes, payload: bytes) -> None:
+    def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
+        del reply
+        if not subject.endswith(b".run"):
+            return
         at = payload.index(b"req_")
         if not self._due:
             asyncio.get_running_loop().call_soon(self._answer)
@@ -116,6 +132,8 @@ class PlayedLink:
     async def start(self, events: LinkEvents, timeout_s: float) -> None: ...
 
     async def replace(self, timeout_s: float) -> None: ...
+
+    async def flush(self, timeout_s: float) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -296,14 +314,22 @@ async def _gateway(
     _keep.append(beats)
     await asyncio.sleep(0)
     await side.start(_Handlers(dispatcher))
-    app = App(Inference(dispatcher, directory, ids, clock, 600.0), None)  # type: ignore[arg-type]
+    names = ServedNames(NoAliases(), fleet, clock)
+    inference = Inference(dispatcher, directory, ids, clock, 600.0, model_of=names.model_of)
+    app = App(inference, None, ids)  # type: ignore[arg-type]
     config = uvicorn.Config(
         app, lifespan="off", ws="none", access_log=False, log_config=None, server_header=False,
         date_header=False, proxy_headers=False, timeout_keep_alive=15,
     )  # fmt: skip
     config.load()
     state = ServerState()
-    return lambda: PanalHttpProtocol(config=config, server_state=state, app_state={})
+    means = {
+        "limits": HttpLimits(),
+        "door": Door(CONNECTIONS * 2, CONNECTIONS * 2),
+        "new_request_id": staticmethod(ids.request),
+    }
+    protocol = type("Protocol", (PanalHttpProtocol,), means)
+    return lambda: protocol(config=config, server_state=state, app_state={})
 
 
 _LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
@@ -319,6 +345,8 @@ class _Handlers:
         self.on_frames = dispatcher.on_frames
 
     def on_heartbeat(self, key: NodeKey, heartbeat: Heartbeat) -> None: ...
+
+    def on_absent(self, key: NodeKey) -> None: ...
 
     def on_fleet_changed(self) -> None: ...
 

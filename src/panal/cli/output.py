@@ -38,6 +38,11 @@ def show_fields(row: Mapping[str, Any], *, as_json: bool) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {_cell(value)}")
 
 
+def printable(text: str) -> str:
+    """Without what a terminal would obey: nodes and clients have a say in what is shown."""
+    return text if text.isprintable() else "".join(mark if mark.isprintable() else " " for mark in text)
+
+
 def processes_line(processes: Sequence[Mapping[str, Any]]) -> str:
     """The gateway processes of a host in one line of ``panal status``."""
     words = [
@@ -57,7 +62,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
+        return printable(", ".join(map(str, value))) or "-"
     if isinstance(value, dict):
-        return ", ".join(f"{name} {each}" for name, each in value.items()) or "-"
-    return str(value)
+        return printable(", ".join(f"{name} {each}" for name, each in value.items())) or "-"
+    return printable(str(value))

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from panal.cli.home import Home, home_of
-from panal.cli.output import show_json
+from panal.cli.output import printable, show_json
 from panal.cli.service import launchd, systemd, windows
 from panal.cli.service.doing import carry_out, log_lines, run, shown
 from panal.cli.service.plan import Plan, Scope, Service, What
@@ -96,7 +96,10 @@ def service_logs(
         return
     for entry in found:
         at = datetime.fromtimestamp(float(entry.get("utc_s", 0.0)), UTC).astimezone()
-        print(f"{at:%Y-%m-%d %H:%M:%S} {entry.get('level', ''):<7} {entry.get('message', '')}")
+        print(
+            f"{at:%Y-%m-%d %H:%M:%S} {printable(str(entry.get('level', ''))):<7} "
+            f"{printable(str(entry.get('message', '')))}"
+        )
     if not found:
         print("Nothing was written yet.")
 
@@ -111,6 +114,7 @@ def wanted_service(
     scope: Scope = "system" if system else "user"
     # A system service has no home of a user to keep models in.
     cache = environment.get("PANAL_CACHE") or (str(folder.path / "cache") if system else "")
+    _check_words(account, str(folder.path), cache, *arguments)
     return Service(
         what=_what(what),
         scope=scope,
@@ -121,6 +125,15 @@ def wanted_service(
         environment=(("PANAL_CACHE", cache),) if cache else (),
         on_desktop=enrolled is not None and NodeClass(enrolled.node_class).owned,
     )
+
+
+def _check_words(account: str, *words: str) -> None:
+    """The files of services have lines: no word may begin one of its own. Raises BadRequest."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", account) is None:
+        raise BadRequest(f"'{printable(account[:64])}' is no name of an account.")
+    for word in words:
+        if not word.isprintable():
+            raise BadRequest(f"'{printable(word[:100])}' holds a character that no service can be given.")
 
 
 def log_files(what: What, home: Home) -> list[Path]:

@@ -20,10 +20,12 @@ from urllib.parse import unquote, urlsplit
 from panal import __version__
 from panal.cli.api_client import Api
 from panal.cli.doctor.judgement import Finding
+from panal.cli.doctor.machine import PROXIES
 from panal.cli.home import Home
 from panal.core.clock import Clock
 from panal.core.errors import PanalError, SettingsError
 from panal.core.private_files import write_private
+from panal.core.proxies import Proxy
 from panal.core.settings import Settings, describe
 from panal.telemetry.redaction import redacted
 
@@ -95,6 +97,11 @@ def secrets_in(home: Home, settings: Settings, environment: Mapping[str, str]) -
     """Every secret that this machine keeps, as text in the forms in which it could stand somewhere."""
     found = {environment.get(name, "") for name in ("PANAL_API_KEY", "PANAL_ENGINE_KEY")}
     found |= _of_url(settings.gateway.store_url)
+    for proxy in (settings.node.proxy, *(environment.get(name, "") for name in PROXIES)):
+        found |= _of_url(proxy if "://" in proxy else f"http://{proxy}") | {_basic(proxy)}
+    for header in settings.telemetry.traces_headers:
+        value = header.partition("=")[2].strip()
+        found |= {value, value.rpartition(" ")[2]}
     for path in (home.admin_file, home.path / "nats" / "authority.json", home.agent / "node.json"):
         found |= _strings(path)
     pepper = _read(home.path / "secrets" / "pepper")
@@ -113,6 +120,14 @@ def _of_url(url: str) -> set[str]:
     except ValueError:
         password = ""
     return {url, password, unquote(password)}
+
+
+def _basic(proxy: str) -> str:
+    """What a proxy is sent for its user and password."""
+    try:
+        return Proxy.parse(proxy).authorization.removeprefix("Basic ")
+    except ValueError:
+        return ""
 
 
 _SECRET_NAMES = ("key", "seed", "credential", "token", "secret")

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances, Verdict
@@ -31,6 +32,14 @@ from panal.telemetry.logs import fields
 ROUND_EACH_S = 1.0
 SEEN_WRITTEN_EACH_S = 10.0
 COUNTS_KEPT_MAX = 10_000
+MODELS_MAX = 10_000
+"""Names of models noted in one term: no node may fill the store with new ones."""
+ATTEMPT_DIGITS_MAX = 9
+REQUEST_ID_CHARACTERS_MAX = 64
+COPY_TOLD_EACH_S = 60.0
+"""Of copies of one node log and audit hear so often; each copy itself is refused all the same."""
+RENEW_EACH_S = 0.5
+"""A node gets a fresh credential no more often."""
 TOLD_AGAIN_S = 3.0
 """A node that has not said so long that it carried an instruction out is told again."""
 VERB = {Membership.CORDONED: "cordon", Membership.DRAINING: "drain", Membership.ACTIVE: "uncordon"}
@@ -75,6 +84,8 @@ class Controller:
         self._instances = Instances()
         self._told: dict[NodeKey, Told] = {}
         self._refused: dict[tuple[NodeKey, InstanceId], float] = {}
+        self._copy_told_s: dict[NodeKey, float] = {}
+        self._renewed_s: dict[NodeKey, float] = {}
         self._audit: list[tuple[NodeRecord, str]] = []
         self._seen: dict[NodeId, int] = {}
         self._models: dict[str, str] = {}
@@ -101,7 +112,8 @@ class Controller:
             return
         self._seen[node.node_id] = utc_us(self._clock)
         for report in heartbeat.replicas:
-            self._models[report.model] = report.twin
+            if report.model in self._models or len(self._models) < MODELS_MAX:
+                self._models[report.model] = report.twin
         self._tell_membership(node, instance)
 
     def on_report(self, key: NodeKey, report: Report) -> None:
@@ -165,8 +177,10 @@ class Controller:
         self._nodes = {node.key: node for node in nodes if node.membership is not Membership.PENDING}
         self._revision = revision
         self._instances.keep_only(set(self._nodes))
-        for key in self._told.keys() - self._nodes.keys():
-            del self._told[key]
+        of_nodes: tuple[dict[NodeKey, Any], ...] = (self._told, self._copy_told_s, self._renewed_s)
+        for kept in of_nodes:
+            for key in kept.keys() - self._nodes.keys():
+                del kept[key]
         if self._acts_in is not None:
             self._tell_all()
 
@@ -288,9 +302,10 @@ class Controller:
         last_s = self._refused.get((node.key, instance))
         if last_s is not None and now_s - last_s < ROUND_EACH_S:
             return
-        if last_s is None:
-            if len(self._refused) > COUNTS_KEPT_MAX:
-                self._refused.clear()
+        if last_s is None and len(self._refused) > COUNTS_KEPT_MAX:
+            self._refused.clear()
+        if last_s is None and now_s - self._copy_told_s.get(node.key, float("-inf")) >= COPY_TOLD_EACH_S:
+            self._copy_told_s[node.key] = now_s
             self._audit.append((node, "node.second_instance"))
             log.warning(
                 "a second instance of %s is refused", node.name, extra=fields(action="instance_refused")
@@ -307,6 +322,10 @@ class Controller:
     def _renew(self, node: NodeRecord, instance: InstanceId) -> None:
         if self._instances.current(node.key) not in (None, instance):
             return
+        now_s = self._clock.monotonic_seconds()
+        if now_s - self._renewed_s.get(node.key, float("-inf")) < RENEW_EACH_S:
+            return
+        self._renewed_s[node.key] = now_s
         credential = self._issuer.node_credential(node.key, int(self._credential_s))
         self._instruct(
             node.key,
@@ -347,7 +366,9 @@ def _controller_of(node: NodeRecord) -> Principal:
 def _contribution(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> Contribution | None:
     """A node's own counts as the ledger's half that only it knows; None for a malformed attempt name."""
     request_id, _dot, number = counts.attempt.rpartition(".")
-    if not number.isdecimal() or not request_id:
+    if not (number.isascii() and number.isdecimal() and len(number) <= ATTEMPT_DIGITS_MAX):
+        return None
+    if not 0 < len(request_id) <= REQUEST_ID_CHARACTERS_MAX:
         return None
     try:
         outcome = AttemptOutcome(counts.outcome)
@@ -362,9 +383,9 @@ def _contribution(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> C
         node_id=node.node_id,
         model=counts.model,
         outcome=outcome,
-        prompt_tokens=max(0, counts.prompt_tokens),
-        completion_tokens=max(0, counts.completion_tokens),
+        prompt_tokens=counts.prompt_tokens,
+        completion_tokens=counts.completion_tokens,
         useful_tokens=0,
-        duration_us=max(0, round(counts.duration_s * 1_000_000)),
+        duration_us=round(counts.duration_s * 1_000_000),
         created_utc_us=now_utc_us,
     )

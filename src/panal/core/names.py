@@ -24,6 +24,7 @@ def name_fault(name: str) -> str:
     """What is wrong with a name that somebody wants to give, as the end of a sentence; empty: nothing."""
     if not name.strip(" "):
         return "must not be empty"
-    if max(len(name), len(name_key(name))) > NAME_CHARACTERS_MAX or not name.isprintable():
+    too_long = len(name) > NAME_CHARACTERS_MAX or len(name_key(name)) > NAME_CHARACTERS_MAX
+    if too_long or not name.isprintable():
         return f"must be at most {NAME_CHARACTERS_MAX} characters that can be printed"
     return ""

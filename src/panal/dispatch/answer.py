@@ -302,7 +302,9 @@ def node_comment(log: AttemptLog) -> bytes:
 def failure_of(error: WireError) -> PanalError:
     """What an agent says went wrong, as an error of the tree."""
     if error.kind == "caller":
-        return EngineRefused(error.message, status=error.status or 400, body=error.body)
+        # The number is a node's word: nothing but a client's mistake may come of it.
+        status = error.status if 400 <= error.status <= 499 else 400
+        return EngineRefused(error.message, status=status, body=error.body)
     if error.kind == "refused":
         return NodeRefused(error.message)
     if error.kind == "leaving":

@@ -22,6 +22,9 @@ WORKING_STATES = frozenset(state.value for state in NodeState if state.takes_wor
 HAZARD_PER_H_MAX = 10.0
 """Whatever a node says of its owner, it weighs no more."""
 
+MODELS_MAX = 10_000
+"""Names of models that are remembered: no node may fill the memory with new ones."""
+
 INCUMBENT_S = 3.0
 """A second instance of a node counts only after the first was silent for so long (copied identity)."""
 
@@ -126,7 +129,8 @@ class Fleet:
         for model in models:
             known.setdefault(name_key(model), model)
         for key in self._by_model.keys() - known.keys():
-            known[key] = self._known_models[key]
+            if key in self._known_models:
+                known[key] = self._known_models[key]
         self._known_models = known
 
     def set_facts(self, facts: Iterable[NodeFacts]) -> None:
@@ -183,8 +187,9 @@ class Fleet:
         for gone in set(seen.replicas) - set(ids):
             self._drop(gone)
         seen.replicas = ids
+        hazard_per_h = min(max(heartbeat.hazards_per_h, default=0.0), HAZARD_PER_H_MAX)
         for report in heartbeat.replicas:
-            self._put(_view(facts, seen, report, takes_work))
+            self._put(_view(facts, seen, report, takes_work, hazard_per_h))
             own = self._own[_fleet_wide(facts, report)]
             own.sent_since_report = own.prefill_tokens_since_report = 0
 
@@ -196,7 +201,8 @@ class Fleet:
         self._views[view.replica_id] = view
         key = name_key(view.model)
         self._by_model.setdefault(key, {})[view.replica_id] = (view, own)
-        self._known_models.setdefault(key, view.model)
+        if key not in self._known_models and len(self._known_models) < MODELS_MAX:
+            self._known_models[key] = view.model
 
     def _drop(self, replica_id: ReplicaId) -> None:
         view = self._views.pop(replica_id, None)
@@ -220,7 +226,9 @@ class Fleet:
             self._drop(replica_id)
 
 
-def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: bool) -> ReplicaView:
+def _view(
+    facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: bool, hazard_per_h: float
+) -> ReplicaView:
     return ReplicaView(
         key=facts.key,
         node_id=facts.node_id,
@@ -246,7 +254,7 @@ def _view(facts: NodeFacts, seen: NodeSeen, report: ReplicaReport, takes_work: b
         prefill_tokens_per_s=report.prefill_tokens_per_s,
         decode_s_per_token=report.decode_s_per_token,
         continues_messages=report.continues_messages,
-        hazard_per_h=min(max(0.0, max(seen.heartbeat.hazards_per_h, default=0.0)), HAZARD_PER_H_MAX),
+        hazard_per_h=hazard_per_h,
     )
 
 

@@ -7,6 +7,7 @@ or skipped, and a node that does not cache costs a pause, never a character (doc
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
@@ -25,6 +26,10 @@ from panal.protocol.messages import Frame
 from panal.scheduling.continuation import can_go_on
 from panal.scheduling.replicas import INHIBITED_S, Need
 from panal.scheduling.routing import Choice
+from panal.telemetry.logs import fields
+
+
+log = logging.getLogger("panal.gateway")
 
 
 class Book(Protocol):
@@ -167,8 +172,11 @@ def _final(answer: Answer, attempt: Attempt) -> bool:
 async def _stopped(
     warming: "asyncio.Task[Choice | None]", ending: "asyncio.Task[PanalError | None]"
 ) -> Choice | None:
-    """Both tasks are over; the replica that was booked, if any."""
+    """Both tasks are over; the replica that was booked, if any. A mistake of ours is told in the log."""
     warming.cancel()
     ending.cancel()
     await asyncio.wait({warming, ending})
+    for task in (warming, ending):
+        if not task.cancelled() and (mistake := task.exception()) is not None:
+            log.error("a hand-over failed", exc_info=mistake, extra=fields(action="hand_over_failed"))
     return None if warming.cancelled() or warming.exception() is not None else warming.result()

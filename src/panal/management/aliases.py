@@ -6,7 +6,7 @@ a model that was ever served here; where a node serves such a model later, the a
 
 import msgspec
 
-from panal.core.errors import Conflict, NotFound
+from panal.core.errors import Conflict, NotAllowed, NotFound
 from panal.core.names import name_key
 from panal.core.principals import Principal, Role
 from panal.core.records import AliasRecord
@@ -47,6 +47,7 @@ class AliasOperations:
         async with means.store.transaction() as tx:
             target = await _model(tx, actor, model)
             before = await tx.aliases.get(actor.tenant_id, name)
+            _check_own(actor, name, target)
             now_utc_us = means.now_utc_us()
             if before is None:
                 await _check_free(tx, actor, name)
@@ -78,6 +79,7 @@ class AliasOperations:
         new_name = checked_name(new_name, "name")
         async with means.store.transaction() as tx:
             before = await _alias(tx, actor, name)
+            _check_own(actor, before.name)
             if name_key(new_name) != before.key:
                 await _check_free(tx, actor, new_name)
             await tx.aliases.rename(actor.tenant_id, name, new_name, means.now_utc_us())
@@ -96,10 +98,18 @@ class AliasOperations:
         require(actor, Role.ADMIN)
         async with self._means.store.transaction() as tx:
             before = await _alias(tx, actor, name)
+            _check_own(actor, before.name)
             await tx.aliases.remove(actor.tenant_id, name)
             await self._means.audit(tx, actor, "alias.remove", before.name, {"model": before.model})
         self._means.notify()
         return _view(before)
+
+
+def _check_own(actor: Principal, *names: str) -> None:
+    """A key that is restricted to names cannot reach other models through them. Raises NotAllowed."""
+    for name in names:
+        if not may_use(actor, name_key(name)):
+            raise NotAllowed(f"Your own key may not use '{name}', so it cannot change what leads there.")
 
 
 async def _alias(tx: Transaction, actor: Principal, name: str) -> AliasRecord:

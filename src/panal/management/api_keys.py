@@ -131,6 +131,7 @@ class ApiKeyOperations:
         require(actor, Role.ADMIN)
         means = self._means
         wanted = checked_models(models)
+        _check_names(actor, wanted)
         async with means.store.transaction() as tx:
             before = await tx.api_keys.get(actor.tenant_id, ApiKeyId(key_id))
             if before is None:
@@ -264,7 +265,13 @@ def _check_rights(actor: Principal, wish: KeyWish) -> None:
     countries = actor.residency if wish.residency is None else wish.residency
     if actor.residency and not (countries and countries <= actor.residency):
         raise NotAllowed("A key cannot allow more countries than yours.")
-    names = actor.models if wish.models is None else frozenset(map(name_key, wish.models))
+    if wish.models is not None:
+        _check_names(actor, wish.models)
+
+
+def _check_names(actor: Principal, models: Collection[str]) -> None:
+    """``models`` empty: all. Raises NotAllowed where these are more than the actor's own."""
+    names = frozenset(map(name_key, models))
     if actor.models and not (names and names <= actor.models):
         raise NotAllowed("A key cannot use more models than yours.")
 

@@ -41,9 +41,7 @@ class KeeperEvents:
 
 
 class EngineKeeper:
-    """``problem`` says what fails again and again; ``healthy`` is the newest probe's answer."""
-
-    """``problem`` says why the engine is not started any more; ``healthy`` is the newest probe's answer.
+    """``problem`` says what fails again and again; ``healthy`` is the newest probe's answer.
 
     ``postponed`` says why a load has to wait; it is no failure, and is tried again by itself.
     """
@@ -132,8 +130,11 @@ class EngineKeeper:
         try:
             while not life.done() and self._wanted:
                 waked = loop.create_task(self._woken(), name="engine wanted")
-                await asyncio.wait({life, waked}, return_when=asyncio.FIRST_COMPLETED)
-                waked.cancel()
+                try:
+                    await asyncio.wait({life, waked}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waked.cancel()
+                    await asyncio.wait({waked})
             reason = life.result() if life.done() else ""
         finally:
             life.cancel()

@@ -4,9 +4,10 @@ Fields are additive: new ones get a default, unknown ones are ignored, none chan
 tests/unit/protocol holds golden bytes of every message, decoded for ever.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 PROTOCOL_VERSION = 1
 
@@ -18,6 +19,22 @@ HOLD_BYTES_MAX = 1024 * 1024
 
 UNACKNOWLEDGED_BYTES_MAX = 256 * 1024
 """Bytes of one attempt that an agent may have sent without an acknowledgement."""
+
+
+# What a node says of itself is believed only within these bounds: a message with anything beyond them is no
+# message. Numbers are finite and fit into a column of the store; names can be stored and shown.
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Bytes = Annotated[int, Meta(ge=0, le=2**53)]
+Amount = Annotated[float, Meta(ge=0.0, le=1e9)]
+Reading = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Word = Annotated[str, Meta(max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]*$")]
+"""Without control characters and without marks that turn the direction of what is shown."""
+Text = Annotated[str, Meta(max_length=4096)]
+
+NODE_REPLICAS_MAX = 64
+NODE_GPUS_MAX = 64
+NODE_HAZARDS_MAX = 168
 
 
 class Message(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -143,9 +160,9 @@ class Instruction(Message, kw_only=True):
 class TokenUsage(Message, kw_only=True):
     """Tokens as shown to the client: the original prompt once, all that was made so far."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    cached_tokens: Count = 0
     estimated: bool = False
 
 
@@ -169,7 +186,7 @@ class Event(Message, kw_only=True):
     text: str = ""
     token_ids: list[int] | None = None
     """Ids of exactly ``text``; None where the engine gives none."""
-    tokens: int = 0
+    tokens: Count = 0
     """How many tokens this event stands for, known or counted."""
     role: bool = False
     """The client has its role chunk now."""
@@ -209,27 +226,27 @@ class ReplicaReport(Message, kw_only=True):
     ``twin`` is equal for replicas that may continue each other: digest of weights, template, tokenizer.
     """
 
-    replica: str
-    model: str
-    engine: str
-    twin: str = ""
+    replica: Word
+    model: Word
+    engine: Word
+    twin: Word = ""
     resume: str = "none"
     routes: list[str] = []
-    context_tokens: int = 0
-    slots: int = 1
-    running: int = 0
-    waiting: int = 0
-    pending_prefill_tokens: int = 0
-    prefill_tokens_per_s: float = 0.0
-    decode_s_per_token: float = 0.0
+    context_tokens: Count = 0
+    slots: Count = 1
+    running: Count = 0
+    waiting: Count = 0
+    pending_prefill_tokens: Count = 0
+    prefill_tokens_per_s: Amount = 0.0
+    decode_s_per_token: Amount = 0.0
     healthy: bool = True
-    note: str = ""
+    note: Text = ""
     continues_messages: bool = False
     """Whether the engine's chat route continues an assistant message that is left open."""
-    gpu: str = ""
+    gpu: Word = ""
     """UUID of the GPU that it is on; empty: the processor."""
-    load_s: float = 0.0
-    memory_bytes: int = 0
+    load_s: Amount = 0.0
+    memory_bytes: Bytes = 0
     """What it held of the GPU's memory after its load; 0 means not known."""
 
 
@@ -240,17 +257,17 @@ class GpuReport(Message, kw_only=True):
     ``energy_j`` only grows while the driver stays loaded; ``throttle`` holds words for what slows it down.
     """
 
-    uuid: str
-    vendor: str = ""
-    name: str = ""
-    driver: str = ""
-    memory_total_bytes: int | None = None
-    memory_free_bytes: int | None = None
-    busy_share: float | None = None
-    temperature_c: float | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    throttle: list[str] | None = None
+    uuid: Word
+    vendor: Word = ""
+    name: Word = ""
+    driver: Word = ""
+    memory_total_bytes: Bytes | None = None
+    memory_free_bytes: Bytes | None = None
+    busy_share: Reading | None = None
+    temperature_c: Reading | None = None
+    power_w: Reading | None = None
+    energy_j: Reading | None = None
+    throttle: list[Word] | None = None
     lost: bool = False
 
 
@@ -258,28 +275,28 @@ class Heartbeat(Message, kw_only=True):
     """Sent each 0.5 s while serving, else each second, and at once on a change of state."""
 
     version: int = PROTOCOL_VERSION
-    node: str
-    instance: str
+    node: Word
+    instance: Word
     sequence: int
-    state: str
-    reason: str = ""
+    state: Word
+    reason: Text = ""
     """Coarse and free of personal facts, such as 'in use by its owner'."""
-    agent_version: str = ""
-    replicas: list[ReplicaReport] = []
-    hazards_per_h: list[float] = []
+    agent_version: Word = ""
+    replicas: Annotated[list[ReplicaReport], Meta(max_length=NODE_REPLICAS_MAX)] = []
+    hazards_per_h: Annotated[list[Amount], Meta(max_length=NODE_HAZARDS_MAX)] = []
     """How often its owner may come, an hour, in this hour and the next ones: learnt, and rounded."""
-    gpus: list[GpuReport] = []
+    gpus: Annotated[list[GpuReport], Meta(max_length=NODE_GPUS_MAX)] = []
 
 
 class AttemptCounts(Message, kw_only=True):
     """What a node really made in one attempt; kept and sent again until the controller has seen it."""
 
-    attempt: str
-    model: str
-    prompt_tokens: int
-    completion_tokens: int
-    duration_s: float
-    outcome: str
+    attempt: Word
+    model: Word
+    prompt_tokens: Count
+    completion_tokens: Count
+    duration_s: Amount
+    outcome: Word
 
 
 class YieldReport(Message, kw_only=True):
@@ -297,8 +314,8 @@ class YieldReport(Message, kw_only=True):
 class Report(Message, kw_only=True):
     """From a node to the controller: several kinds of news in one message, each optional."""
 
-    node: str
-    instance: str
+    node: Word
+    instance: Word
     instruction: str = ""
     """Id of an instruction that was carried out."""
     renew: bool = False

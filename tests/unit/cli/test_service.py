@@ -13,7 +13,7 @@ import pytest
 from panal.cli.service import launchd, systemd, windows
 from panal.cli.service.doing import Done, carry_out, log_lines, run, shown
 from panal.cli.service.plan import Plan, Service, Step
-from panal.cli.service_commands import _runs, wanted_service
+from panal.cli.service_commands import _runs, service_logs, wanted_service
 from panal.core.errors import BadRequest, SettingsError
 from panal.node.enrolled import EnrolledNode, save_enrolled
 
@@ -113,6 +113,45 @@ def test_words_for_windows_are_quoted_as_its_programs_read_them(word: str, read:
 )
 def test_words_for_systemd_are_quoted_as_it_reads_them(word: str, read: str) -> None:
     assert systemd.quoted(word) == read
+
+
+def test_a_dollar_is_doubled_in_command_lines_only_and_a_cache_beside_the_home_is_written_to() -> None:
+    service = posix("agent", "system", environment=(("PANAL_CACHE", "/srv/panal home-cache $x 5%"),))
+    text = systemd.unit(service, 255)
+    assert 'Environment="PANAL_CACHE=/srv/panal home-cache $x 5%%"' in text
+    assert 'ReadWritePaths="/srv/panal home" "-/srv/panal home-cache $x 5%%"' in text
+    within = posix("agent", "system", environment=(("PANAL_CACHE", "/srv/panal home/cache"),))
+    assert 'ReadWritePaths="/srv/panal home"\n' in systemd.unit(within, 255)
+
+
+@pytest.mark.parametrize(
+    ("account", "home", "cache", "argument"),
+    [
+        ("panal\nExecStartPre=/bin/evil", "h", "", ""),
+        ("a b", "h", "", ""),
+        ("", "h", "", ""),
+        ("-root", "h", "", ""),
+        ("panal", "h\nUser=root", "", ""),
+        ("panal", "h", "/c\nUser=root", ""),
+        ("panal", "h", "", "x\rUser=root"),
+    ],
+)
+def test_no_word_can_add_a_line_to_a_unit(
+    account: str, home: str, cache: str, argument: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        wanted_service("agent", tmp_path / home, True, account, (argument,), {"PANAL_CACHE": cache})
+    assert refused.value.message.isprintable()
+
+
+def test_what_logs_hold_cannot_rule_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "agent" / "logs" / "agent.log"
+    log.parent.mkdir(parents=True)
+    lines = ['{"utc_s": 2, "level": "info", "message": "\\u001b[2Jgone\\u202e"}', '{"utc_s": "x"}', "no"]
+    log.write_text("\n".join(lines))
+    service_logs("agent", 50, tmp_path, False)
+    shown_lines = capsys.readouterr().out.splitlines()
+    assert len(shown_lines) == 1 and shown_lines[0].isprintable() and "gone" in shown_lines[0]
 
 
 def test_the_user_s_form_touches_only_the_user_s_own_folder(tmp_path: Path) -> None:

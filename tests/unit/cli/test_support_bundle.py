@@ -20,6 +20,8 @@ from panal.identity.api_keys import new_key
 from panal.identity.certificates import create_or_load_ca
 
 PASSWORD = "hunter2-of-the-store"
+PROXY_PASSWORD = "hunter3-of-the-proxy"
+TRACES_TOKEN = "dt0c01.collector-token"
 ENGINE_KEY = "engine-key-engine-key"
 TOKEN = "pnl1_abcdefghij_" + "a" * 32 + "_" + "0" * 32
 CLAIMS = "eyJhbGciOiJlZDI1NTE5In0.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJl"
@@ -65,11 +67,21 @@ def test_no_secret_is_in_it_wherever_it_stood(home: Home, tmp_path: Path) -> Non
     environment = {
         "PANAL_GATEWAY__STORE_URL": f"postgresql://panal:{PASSWORD}@db/panal",
         "PANAL_ENGINE_KEY": ENGINE_KEY,
+        "PANAL_NODE__PROXY": f"http://desk:{PROXY_PASSWORD}@proxy.example.com:3128",
+        "HTTPS_PROXY": "panal:of%20the%20shell@proxy.example.com",
+        "PANAL_TELEMETRY__TRACES_HEADERS": f"authorization=Api-Token {TRACES_TOKEN},x-team=payments",
     }
     marked = secrets(home)
+    on_the_way = [
+        PROXY_PASSWORD,
+        base64.b64encode(f"desk:{PROXY_PASSWORD}".encode()).decode(),
+        "of the shell",
+        "of%20the%20shell",
+        TRACES_TOKEN,
+    ]
     key = (home.path / "ca" / "ca.pem").read_text()
     lines = [
-        *(f"it said {each} aloud" for each in marked),
+        *(f"it said {each} aloud" for each in (*marked, *on_the_way)),
         f"Bearer {base64.b64encode(b'x' * 30).decode()}",
         key,
     ]
@@ -86,7 +98,7 @@ def test_no_secret_is_in_it_wherever_it_stood(home: Home, tmp_path: Path) -> Non
     finding = Finding("bad", f"cannot reach postgresql://panal:{PASSWORD}@db/panal with {marked[0]}")
     names = bundle(home, load(None, environment), environment, [finding], None, file, SystemClock())
     content = file.read_bytes()
-    for secret in [*marked, "canary", "PRIVATE KEY", base64.b64encode(b"x" * 30).decode()]:
+    for secret in [*marked, *on_the_way, "canary", "PRIVATE KEY", base64.b64encode(b"x" * 30).decode()]:
         assert secret.encode() not in content, secret
     assert content.count(b"a harmless line") == 3
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -201,6 +201,49 @@ async def test_a_second_instance_is_refused_and_audited_once(place: Place) -> No
     assert (await place.actions()).count("node.second_instance") == 1
 
 
+async def test_a_node_that_plays_ever_new_copies_fills_neither_log_nor_audit(place: Place) -> None:
+    place.beat("ins_1")
+    for number in range(100):
+        for instance in (f"ins_copy_{number}", "ins_1", f"ins_copy_{number}"):
+            place.clock.advance(0.01)
+            place.beat(instance)
+        place.beat("ins_1")
+    assert place.bus.verbs().count("refuse") == 100, "each of them is refused"
+    await place.controller.round()
+    assert (await place.actions()).count("node.second_instance") == 1
+
+
+async def test_credentials_are_not_made_as_often_as_a_node_likes(place: Place) -> None:
+    place.beat("ins_1")
+    place.bus.verbs()
+    for _ in range(50):
+        place.report(renew=True)
+    assert place.bus.verbs() == ["credential"]
+    place.clock.advance(1.0)
+    place.report(renew=True)
+    assert place.bus.verbs() == ["credential"]
+
+
+async def test_a_node_cannot_fill_the_store_with_names(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("panal.controller.controller.MODELS_MAX", 3)
+    for number in range(10):
+        place.beat("ins_1", model=f"model-{number}")
+    await place.controller.round()
+    async with place.store.reading() as tx:
+        assert len(await tx.models.all()) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["", "req_1", "req_1.", ".1", "req_1.x", "req_1.\u0661", "req_1." + "9" * 5000]
+)
+async def test_counts_under_a_name_that_is_none_are_passed_over(place: Place, name: str) -> None:
+    place.beat("ins_1")
+    place.report(counts=[counts_of(name), counts_of("req_1.1")])
+    await place.controller.round()
+    async with place.store.reading() as tx:
+        assert len(await tx.contributions.of_node(node_row().node_id)) == 1
+
+
 async def test_a_node_that_is_not_known_is_not_spoken_to(place: Place) -> None:
     other = node_key(2)
     place.controller.on_heartbeat(

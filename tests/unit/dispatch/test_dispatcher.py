@@ -191,6 +191,17 @@ async def test_p25_the_clients_own_mistake_is_passed_on_and_retried_nowhere() ->
     await task
 
 
+@pytest.mark.parametrize("status", [0, -1, 200, 302, 500, 99_999])
+async def test_a_status_that_is_no_clients_mistake_is_not_a_nodes_to_give(status: int) -> None:
+    path = await Path().start(1)
+    task, _sink = path.begin()
+    node, run = await path.runner()
+    node.send(run, Event(error=WireError(kind="caller", message="odd", status=status, body=b"{}")))
+    with pytest.raises(EngineRefused) as refused:
+        await task
+    assert refused.value.status == 400
+
+
 async def test_a_refusal_of_a_node_sends_the_request_elsewhere_and_costs_no_attempt() -> None:
     path = await Path().start(2)
     task, _sink = path.begin()

@@ -3,6 +3,7 @@
 import pytest
 
 from panal.core.errors import BadRequest, Conflict, NotAllowed, NotFound
+from panal.core.principals import Role
 from panal.management.api_keys import KeyWish
 from tests.unit.management.office import open_office
 
@@ -128,3 +129,25 @@ async def test_a_restricted_caller_sees_its_own_aliases_only(office):
     caller = await office.caller(made.secret)
     assert [each.name for each in (await aliases.list(caller)).items] == ["b"]
     assert [each.name for each in (await aliases.list(office.user)).items] == ["a", "b"]
+
+
+async def test_an_admin_whose_key_is_restricted_cannot_widen_it(office):
+    """Neither by the key itself, nor by leading a name that it may use to a model that it may not."""
+    aliases, keys = office.management.aliases, office.management.api_keys
+    await aliases.set(office.admin, "mine", "smollm2")
+    await aliases.set(office.admin, "theirs", "large")
+    made = await keys.create(office.admin, KeyWish(role=Role.ADMIN, models=frozenset({"mine", "SmolLM2"})))
+    admin = await office.caller(made.secret)
+    for attempt in (
+        keys.set_models(admin, made.view.id, []),
+        keys.set_models(admin, made.view.id, ["mine", "large"]),
+        aliases.set(admin, "mine", "large"),
+        aliases.set(admin, "theirs", "smollm2"),
+        aliases.set(admin, "new", "smollm2"),
+        aliases.rename(admin, "theirs", "new"),
+        aliases.remove(admin, "theirs"),
+    ):
+        with pytest.raises(NotAllowed):
+            await attempt
+    assert (await aliases.set(admin, "mine", "smollm2")).model == "SmolLM2"
+    assert (await keys.set_models(admin, made.view.id, ["mine"])).models == ["mine"]

@@ -92,5 +92,5 @@ def _entries(file: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict):
+        if isinstance(entry, dict) and isinstance(entry.get("utc_s", 0.0), int | float):
             yield entry

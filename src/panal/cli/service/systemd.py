@@ -1,6 +1,6 @@
 """Linux: a unit of systemd, for one user without root or for the whole machine."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from panal.cli.service.plan import (
     DESCRIPTIONS,
@@ -40,7 +40,7 @@ def unit(service: Service, version: int) -> str:
         "Type=exec",
         "ExecStart=" + " ".join(quoted(word) for word in service.command()),
         "ExecReload=/bin/kill -HUP $MAINPID",
-        *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment),
+        *(f"Environment={quoted(f'{name}={value}', runs=False)}" for name, value in service.environment),
         *([f"User={service.account}"] if system else []),
         "",
         "Restart=on-failure",
@@ -81,7 +81,7 @@ def _hardening(service: Service) -> list[str]:
     if service.scope == "system":
         lines += [
             "ProtectSystem=strict",
-            f"ReadWritePaths={' '.join(quoted(path) for path in _written(service))}",
+            f"ReadWritePaths={' '.join(quoted(path, runs=False) for path in _written(service))}",
             "PrivateTmp=yes",
             "ProtectKernelTunables=yes",
             "ProtectKernelModules=yes",
@@ -96,12 +96,14 @@ def _hardening(service: Service) -> list[str]:
 def _written(service: Service) -> list[str]:
     """The folders that it writes to; the cache may be missing."""
     cache = dict(service.environment).get("PANAL_CACHE", "")
-    return [str(service.home), *([f"-{cache}"] if cache and not cache.startswith(str(service.home)) else [])]
+    outside = cache and not PurePath(cache).is_relative_to(service.home)
+    return [str(service.home), *([f"-{cache}"] if outside else [])]
 
 
-def quoted(word: str) -> str:
-    """A word of a command line as systemd reads it."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+def quoted(word: str, *, runs: bool = True) -> str:
+    """A word as systemd reads it. ``runs``: in a command line, the only place where it expands ``$``."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    escaped = escaped.replace("$", "$$") if runs else escaped
     return f'"{escaped}"' if not word or any(each in word for each in " \t\"'\\;") else escaped
 
 

@@ -164,7 +164,8 @@ class EngineProcess:
             await asyncio.wait([self._drain], timeout=KILL_S_MAX)
         else:
             await self._close_output(process)
-        self._leftovers.forget()
+        if process.returncode is not None:
+            self._leftovers.forget()  # else the next start ends it
         self.exited.set()
 
     def kill(self) -> None:

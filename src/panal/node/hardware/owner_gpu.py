@@ -1,11 +1,10 @@
 """What the owner's machine hears of the GPUs: a GpuSensor over the watch that the agent runs."""
 
 from panal.core.clock import Clock
-from panal.core.gpus import ForeignUse, GpuFacts, Thermal
+from panal.core.gpus import GIB, ForeignUse, GpuFacts, Thermal
 from panal.node.hardware.gpu_watch import PolledGpus
 from panal.policy.signs import GpuUse
 
-GIB = 1024**3
 FOREIGN = {ForeignUse.YES: True, ForeignUse.NO: False, ForeignUse.UNKNOWN: None}
 HOT = {Thermal.HOT: True, Thermal.OK: False, Thermal.UNKNOWN: None}
 

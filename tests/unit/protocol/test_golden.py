@@ -27,6 +27,7 @@ FILES = (
     "golden_desk.txt",
     "golden_v1_gpus.txt",
     "golden_v1_2.txt",
+    "golden_v1_wake.txt",
 )
 """Oldest first."""
 EXAMPLES = {type(message).__name__: message for message in IN_FULL}

@@ -244,3 +244,18 @@ async def test_a_model_stays_known_while_it_rests(store):
         assert models["small"].last_seen_utc_us == NOW_US + 9
         assert await tx.models.forget("large")
         assert not await tx.models.forget("large")
+
+
+async def test_by_which_addresses_a_node_may_be_woken_is_kept_and_taken_back(store):
+    macs = ("3c:52:82:00:00:01", "3c:52:82:00:00:02")
+    async with store.transaction() as tx:
+        await tx.nodes.admit(node_row(1))
+        await tx.nodes.admit(node_row(2))
+    before = await store.nodes_revision()
+    async with store.transaction() as tx:
+        await tx.nodes.set_wake_macs("node_0001", macs)
+        assert [(await tx.nodes.get(node)).wake_macs for node in ("node_0001", "node_0002")] == [macs, ()]
+    assert await store.nodes_revision() > before
+    async with store.transaction() as tx:
+        await tx.nodes.set_wake_macs("node_0001", ())
+        assert (await tx.nodes.get("node_0001")).wake_macs == ()

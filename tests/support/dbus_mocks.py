@@ -43,7 +43,7 @@ class MockedBus:
             [python, "-m", "dbusmock", *words],
             env={**os.environ, **self.environment},
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         self._mocks.append(mock)
         until(lambda: self._owned(name), 20.0, f"{name} is on the bus")
@@ -81,7 +81,7 @@ class MockedBus:
         for mock in self._mocks:
             mock.terminate()
         for mock in self._mocks:
-            mock.communicate(timeout=20)
+            mock.wait(20)
 
     def _owned(self, name: str) -> bool:
         daemon = "org.freedesktop.DBus"

@@ -80,7 +80,11 @@ class Office:
                 replica["healthy"] for node in working for replica in node["replicas"]
             )
 
-        until(serving, 60.0, f"{count} desks serve")
+        try:
+            until(serving, 60.0, f"{count} desks serve")
+        except AssertionError as error:
+            seen = {name: (node["state"], node["reason"]) for name, node in self.fleet().items()}
+            raise AssertionError(f"{error}: {seen}") from None
 
     def speaking(self) -> Desk:
         """The desk that answers now."""

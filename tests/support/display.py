@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,14 +10,23 @@ from dataclasses import dataclass
 
 import pytest
 
+PRESS_S_MAX = 5.0
+START_S_MAX = 30.0
+
 
 @dataclass(frozen=True)
 class Display:
     name: str
 
     def press_key(self) -> None:
+        """Raises subprocess.SubprocessError where the key could not be pressed within PRESS_S_MAX."""
         subprocess.run(
-            ["xdotool", "key", "a"], env={**os.environ, "DISPLAY": self.name}, check=True, timeout=10
+            ["xdotool", "key", "a"],
+            env={**os.environ, "DISPLAY": self.name},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=PRESS_S_MAX,
         )
 
 
@@ -27,18 +37,26 @@ def display() -> Iterator[Display]:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: scripts/system-packages installs it")
     reading, writing = os.pipe()
+    # Without -noreset the server begins anew when its last client leaves, and a key presser that
+    # connects meanwhile hangs or is thrown out: so it went when the agent had lost its own connection.
     server = subprocess.Popen(
-        ["Xvfb", "-displayfd", str(writing), "-screen", "0", "640x480x24", "-nolisten", "tcp"],
+        ["Xvfb", "-displayfd", str(writing), "-noreset", "-screen", "0", "640x480x24", "-nolisten", "tcp"],
         pass_fds=(writing,),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     os.close(writing)
     try:
         with os.fdopen(reading) as said:
-            number = said.readline().strip()
+            ready, _, _ = select.select([said], [], [], START_S_MAX)
+            number = said.readline().strip() if ready else ""
         assert number, "Xvfb did not start"
         yield Display(f":{number}")
     finally:
         server.terminate()
-        server.wait(10)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()

@@ -164,7 +164,9 @@ class ScriptedNode:
         async with asyncio.timeout(LIMIT_S):
             return await self.runs.get()
 
-    def beat(self, *, state: str = "available", healthy: bool = True, **report: Any) -> None:
+    def beat(
+        self, *, state: str = "available", healthy: bool = True, reason: str = "", **report: Any
+    ) -> None:
         self._sequence += 1
         values: dict[str, Any] = {
             "replica": "rep_1",
@@ -182,6 +184,7 @@ class ScriptedNode:
                 instance=self.instance,
                 sequence=self._sequence,
                 state=state,
+                reason=reason,
                 replicas=[ReplicaReport(**(values | {"healthy": healthy} | report))],
             )
         )

@@ -158,6 +158,18 @@ def nodes_revoke(
     _change("revoke", name, home, url, as_json, reason)
 
 
+@nodes.command("wake")
+def nodes_wake(name: Name, home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = False) -> None:
+    """Wake a sleeping machine that opted in, through a live node of its site."""
+    done = api_of(home, url).post(f"/api/v1/nodes/{segment(name)}/wake", {})
+    if as_json:
+        show_json(done)
+    elif done["awake"]:
+        print(f"{done['node']} is awake")
+    else:
+        print(f"{', '.join(done['asked'])} wakes {done['node']}: 'panal nodes list' tells when it is there")
+
+
 @keys.command("create")
 def keys_create(
     name: Annotated[str, typer.Argument(help="What the key is for")] = "",

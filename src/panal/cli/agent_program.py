@@ -47,6 +47,7 @@ from panal.node.hardware.owner_watch import OwnerWatch
 from panal.node.joining import fresh_credential
 from panal.node.settings import AgentSettings
 from panal.node.single import only_one_agent
+from panal.node.waking import told_macs
 from panal.node.weights import cache_folder
 from panal.telemetry.logs import fields
 from panal.telemetry.tracing import span_export
@@ -162,6 +163,7 @@ class AgentProgram:
                 node=NodeId(enrolled.node),
                 agent_version=__version__,
                 credential_s=life_left_s(enrolled.credential, self._clock),
+                wake_macs=told_macs(self._settings.node.wake),
             ),
             bus,
             build_engine(wish),

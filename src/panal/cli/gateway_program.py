@@ -245,7 +245,9 @@ class GatewayProgram:
             credential_s=settings.node.credential_s,
             refused=upkeep.refusals.note,
         )
-        means = Means(store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed)
+        means = Means(
+            store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed, control.controller.wake
+        )
         endpoints = [
             *client_endpoints(gateway),
             *metrics_endpoints(metrics),

@@ -21,7 +21,7 @@ from panal.dispatch.watch import HedgeBudget, Watch
 from panal.gateway.door import Door
 from panal.gateway.gateway import Gateway
 from panal.gateway.observer import RequestObserver
-from panal.gateway.readiness import node_states, nodes_expected
+from panal.gateway.readiness import node_states, nodes_expected, rest_reasons
 from panal.gateway.request_spans import RequestSpans
 from panal.identity.key_directory import KeyDirectory
 from panal.identity.salts import TenantSalts
@@ -72,6 +72,7 @@ def request_path(
             tasks=lambda: len(asyncio.all_tasks()),
             nodes=lambda: node_states(fleet, clock.monotonic_seconds()),
             nodes_expected=lambda: nodes_expected(fleet),
+            resting=lambda: rest_reasons(fleet, clock.monotonic_seconds()),
             kept_bytes=lambda: memory.used_bytes,
             leads=leads,
             spans=spans.counts if spans is not None else None,

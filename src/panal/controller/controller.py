@@ -17,6 +17,7 @@ from typing import Any
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances, Verdict
 from panal.controller.leadership import Leadership
+from panal.controller.waking import Wakes
 from panal.core.clock import Clock
 from panal.core.errors import BusError, Conflict, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
@@ -88,6 +89,7 @@ class Controller:
         self._renewed_s: dict[NodeKey, float] = {}
         self._audit: list[tuple[NodeRecord, str]] = []
         self._seen: dict[NodeId, int] = {}
+        self._wakes = Wakes(bus, self._instances, clock, ids)
         self._models: dict[str, str] = {}
         self._models_written: dict[str, str] = {}
         self._counts: dict[tuple[NodeKey, str], AttemptCounts] = {}
@@ -125,11 +127,17 @@ class Controller:
             told.carried_out = True
         if report.renew:
             self._renew(node, InstanceId(report.instance))
+        if report.wake is not None:
+            self._wakes.told(node, report.wake)
         for counts in report.counts:
             if len(self._counts) < COUNTS_KEPT_MAX:
                 self._counts[key, counts.attempt] = counts
         if report.counts:
             self._hurry.set()
+
+    def wake(self, sleeper: NodeRecord) -> tuple[str, ...] | None:
+        """Ask live nodes of its site to wake it: see Wakes.ask."""
+        return self._wakes.ask(sleeper, self._nodes.values())
 
     def changed(self) -> None:
         """Something changed in the store: look now, and let every gateway look."""
@@ -199,6 +207,7 @@ class Controller:
         self._revocations_due = True
         for kept in (self._told, self._refused, self._seen, self._models, self._models_written, self._counts):
             kept.clear()
+        self._wakes.forget()
         self._audit.clear()
         if term is not None:
             self._announce()
@@ -218,14 +227,16 @@ class Controller:
         now_s = self._clock.monotonic_seconds()
         models = {name: twin for name, twin in self._models.items() if self._models_written.get(name) != twin}
         seen_due = bool(self._seen) and now_s - self._seen_written_s >= SEEN_WRITTEN_EACH_S
-        if not models and not seen_due and not self._audit:
+        if not models and not seen_due and not self._audit and not self._wakes.due:
             return
-        seen, audit = dict(self._seen), list(self._audit)
+        seen, audit, wakes = dict(self._seen), list(self._audit), dict(self._wakes.due)
         async with self._writing() as tx:
             for name, twin in models.items():
                 await tx.models.seen(name, twin, utc_us(self._clock))
             if seen_due:
                 await tx.nodes.note_seen(seen)
+            for node_id, macs in wakes.items():
+                await tx.nodes.set_wake_macs(node_id, macs)
             for node, action in audit:
                 await tx.audit.append(
                     event_id=self._ids.other("evt"),
@@ -237,6 +248,7 @@ class Controller:
                 )
         self._models_written.update(models)
         del self._audit[: len(audit)]
+        self._wakes.written(wakes)
         if seen_due:
             self._seen.clear()
             self._seen_written_s = now_s

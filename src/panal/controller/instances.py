@@ -55,6 +55,11 @@ class Instances:
         incumbent = self._incumbents.get(key)
         return incumbent.instance if incumbent is not None else None
 
+    def heard(self, key: NodeKey, now_s: float) -> bool:
+        """Whether the node was heard lately."""
+        incumbent = self._incumbents.get(key)
+        return incumbent is not None and now_s - incumbent.heard_s <= SILENT_AFTER_S
+
     def keep_only(self, keys: set[NodeKey]) -> None:
         """Forget nodes that are gone."""
         for key in self._incumbents.keys() - keys:

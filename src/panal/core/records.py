@@ -120,3 +120,5 @@ class NodeRecord:
     token_id: JoinTokenId
     joined_utc_us: int
     last_seen_utc_us: int | None = None
+    wake_macs: tuple[str, ...] = ()
+    """Hardware addresses by which it may be woken; empty: it did not opt in."""

@@ -93,6 +93,7 @@ class NodeSettings(Masked):
     gpu_reserve_bytes: int = setting(
         512 * MIB, "GPU memory left free beside a model", low=0, high=256 * 1024 * MIB
     )
+    wake: bool = setting(False, "may be woken from sleep; its network cards' addresses are told for that")
     poll_s: float = setting(0.25, "time between two looks at the owner's input", low=0.02, high=0.25)
     proxy: str = setting(
         "",

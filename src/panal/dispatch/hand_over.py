@@ -28,7 +28,6 @@ from panal.scheduling.replicas import INHIBITED_S, Need
 from panal.scheduling.routing import Choice
 from panal.telemetry.logs import fields
 
-
 log = logging.getLogger("panal.gateway")
 
 

@@ -21,7 +21,7 @@ from panal.management.api_keys import KeyView, KeyWish, NewKey
 from panal.management.audit import AuditView, ChainView
 from panal.management.contributions import ContributionView
 from panal.management.join_tokens import NewToken, TokenView
-from panal.management.nodes import NodeView
+from panal.management.nodes import NodeView, WakeView
 from panal.management.usage import PruneView, TotalsView, UsageFilter, UsageView
 from panal.telemetry.exchange import Shown
 
@@ -179,6 +179,9 @@ def _node_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
     async def uncordon(call: Call) -> NodeView:
         return await nodes.uncordon(call.caller, call.path["name"])
 
+    async def wake(call: Call) -> WakeView:
+        return await nodes.wake(call.caller, call.path["name"])
+
     path = "/api/v1/nodes"
     changes = [
         ("approve", approve, Role.ADMIN, "Let a pending node in", None),
@@ -194,6 +197,14 @@ def _node_endpoints(management: Management, gateway: Gateway) -> list[Endpoint]:
         *(
             Endpoint("POST", f"{path}/{{name}}/{verb}", role, handle, text, takes, NodeView)
             for verb, handle, role, text, takes in changes
+        ),
+        Endpoint(
+            "POST",
+            path + "/{name}/wake",
+            Role.OPERATOR,
+            wake,
+            "Ask its neighbours to wake it",
+            gives=WakeView,
         ),
     ]
 

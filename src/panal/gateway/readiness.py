@@ -12,8 +12,27 @@ import msgspec
 from panal.core.errors import BusError, ModelResting, PanalError, StoreError
 from panal.core.nodes import Membership, NodeState
 from panal.dispatch.fleet import Fleet, NodeFacts, NodeSeen
+from panal.policy import owner_values as words
 from panal.scheduling.replicas import STALE_AFTER_S
-from panal.telemetry.metrics import NODE_STATES
+from panal.telemetry.metrics import NODE_STATES, OTHER, REST_REASONS
+
+REASON_OF = {
+    words.IN_USE: "in_use",
+    words.PAUSED: "paused",
+    words.UNKNOWN: "unknown",
+    words.BATTERY: "battery",
+    words.SLEEP: "sleep",
+    words.HOT: "hot",
+    words.HOURS: "hours",
+    words.DISK: "disk",
+    words.LIMIT: "limit",
+    words.OFFLINE: "offline",
+    words.RESTING: "unused",
+    words.STARTING: "starting",
+    words.COOLING: "starting",
+    words.DRAINING: "draining",
+}
+"""What a node says in words, as one of REST_REASONS; everything else is 'other'."""
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -39,6 +58,15 @@ def node_states(fleet: Fleet, now_s: float) -> Mapping[str, int]:
         state = _state_of(facts, seen, now_s)
         if state:
             counted[state] += 1
+    return counted
+
+
+def rest_reasons(fleet: Fleet, now_s: float) -> Mapping[str, int]:
+    """Why the resting ones of ``node_states`` rest, by REST_REASONS; 'unknown': idle state unknown (P29)."""
+    counted = Counter(dict.fromkeys(REST_REASONS, 0))
+    for facts, seen in fleet.nodes():
+        if seen is not None and _state_of(facts, seen, now_s) == "resting":
+            counted[REASON_OF.get(seen.heartbeat.reason, OTHER)] += 1
     return counted
 
 

@@ -10,7 +10,7 @@ from panal.core.clock import Clock
 from panal.core.errors import NotAllowed
 from panal.core.ids import IdSource
 from panal.core.principals import Principal, Role
-from panal.core.records import utc_us
+from panal.core.records import NodeRecord, utc_us
 from panal.identity.seams import CredentialIssuer
 from panal.store import Store, Transaction
 
@@ -24,7 +24,8 @@ PAGE_ITEMS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """``notify`` tells every gateway that nodes or keys changed; ``pin`` goes into join tokens."""
+    """``notify`` tells every gateway that nodes or keys changed; ``pin`` goes into join tokens; ``wake`` asks
+    neighbours to wake a node and returns their names, None where it is awake already."""
 
     store: Store
     issuer: CredentialIssuer
@@ -34,6 +35,7 @@ class Means:
     pepper: bytes
     pin: str
     notify: Callable[[], None]
+    wake: Callable[[NodeRecord], tuple[str, ...] | None] = lambda _sleeper: ()
 
     def now_utc_us(self) -> int:
         return utc_us(self.clock)

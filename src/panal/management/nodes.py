@@ -1,7 +1,7 @@
-"""Nodes: list, show, approve, cordon, uncordon, drain, revoke.
+"""Nodes: list, show, approve, cordon, uncordon, drain, revoke, wake.
 
-Only the membership is changed here; it survives restarts. The controller carries it out, because it is
-told that the fleet changed.
+Of a node only the membership is changed here; it survives restarts. The controller carries it out, because
+it is told that the fleet changed.
 """
 
 import msgspec
@@ -39,6 +39,16 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     data_class: str
     joined_utc_s: float
     last_seen_utc_s: float | None
+    wakeable: bool
+    """It opted in to be woken from sleep. By which addresses is not shown."""
+
+
+class WakeView(msgspec.Struct, frozen=True, kw_only=True):
+    """``asked``: names of the live nodes of its site that were asked to wake it. ``awake``: none was."""
+
+    node: str
+    awake: bool
+    asked: list[str]
 
 
 class NodeOperations:
@@ -86,6 +96,27 @@ class NodeOperations:
         view = await self._change(actor, name_or_id, "revoke", Membership.REVOKED, reason)
         await self._means.issuer.revoke(NodeKey(view.key))
         return view
+
+    async def wake(self, actor: Principal, name_or_id: str) -> WakeView:
+        """Needs OPERATOR. Asks live nodes of its site to wake a sleeping one; whether it wakes, its
+        heartbeats tell. Raises NotAllowed, NotFound, StoreError, and Conflict where the node has not opted
+        in or nobody of its site is there."""
+        require(actor, Role.OPERATOR)
+        means = self._means
+        async with means.store.transaction() as tx:
+            node = await _found(tx, actor, name_or_id)
+            if node.membership in (Membership.PENDING, Membership.REVOKED):
+                raise Conflict(f"The node {node.name} is {node.membership.value}: it cannot be woken.")
+            if not node.wake_macs:
+                raise Conflict(
+                    f"The node {node.name} has not opted in to be woken: set node.wake on that machine."
+                )
+            await means.audit(tx, actor, "node.wake", node.node_id)
+        asked = means.wake(node)
+        if asked is not None and not asked:
+            site = f"at the site {node.site}" if node.site else "without a site, like it"
+            raise Conflict(f"No other live node {site}: nobody there can wake {node.name}.")
+        return WakeView(node=node.name, awake=asked is None, asked=list(asked or ()))
 
     async def _change(
         self,
@@ -139,4 +170,5 @@ def _view(record: NodeRecord) -> NodeView:
         data_class=record.data_class.label,
         joined_utc_s=record.joined_utc_us / 1_000_000,
         last_seen_utc_s=seconds(record.last_seen_utc_us),
+        wakeable=bool(record.wake_macs),
     )

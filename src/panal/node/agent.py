@@ -29,6 +29,7 @@ from panal.node.presence import GatewaysHeard
 from panal.node.replica_report import replica_report
 from panal.node.reports import Reports
 from panal.node.settings import AgentSettings
+from panal.node.waking import Waker
 from panal.protocol.messages import (
     Acknowledge,
     BodyPart,
@@ -89,6 +90,7 @@ class Agent:
         """The highest term that an instruction carried: who sends a lower one leads no more."""
         self._counts = KeptCounts()
         self._reports = Reports(settings, self.instance, self._counts, bus.report, clock)
+        self._waker = Waker(clock)
         self._outbox = Outbox(bus.send_frames)
         self._attempts = Attempts(
             ReplicaIdentity(self.instance, self.replica),
@@ -229,6 +231,8 @@ class Agent:
             self.stop(Ending.STOPPED, instruction.reason)
         elif verb in ("cordon", "drain", "uncordon"):
             self._cordon(verb, instruction.reason)
+        elif verb == "wake":
+            self._job(self._waker.wake(instruction.macs), "wake")
         elif verb != "accept":
             self._log.warning("an unknown instruction is ignored: %s", verb[:40])
             return

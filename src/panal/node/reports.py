@@ -14,6 +14,8 @@ from panal.protocol.messages import Report, YieldReport
 REPORT_EACH_S = 1.0
 RENEW_AGAIN_S_MAX = 30.0
 YIELDS_KEPT_MAX = 32
+WAKE_TOLD_EACH_S = 60.0
+"""Whether and how it may be woken: a report may be lost, so it is told again."""
 
 
 class Reports:
@@ -36,6 +38,7 @@ class Reports:
         self._credential_s = settings.credential_s
         self._renewed_s = clock.monotonic_seconds()
         self._asked_s = float("-inf")
+        self._wake_told_s = float("-inf")
         self._log = logging.getLogger("panal.node.reports")
 
     async def run(self) -> None:
@@ -62,16 +65,24 @@ class Reports:
         now_s = self._clock.monotonic_seconds()
         counts = self._counts.to_report(now_s)
         renew = self._renew_due(now_s)
-        if not (counts or renew or self._yields):
+        wake = now_s - self._wake_told_s >= WAKE_TOLD_EACH_S
+        if not (counts or renew or self._yields or wake):
             return
         report = Report(
-            node=self._settings.node, instance=self._instance, renew=renew, counts=counts, yields=self._yields
+            node=self._settings.node,
+            instance=self._instance,
+            renew=renew,
+            counts=counts,
+            yields=self._yields,
+            wake=list(self._settings.wake_macs) if wake else None,
         )
         if self._send(report):
             self._counts.sent(counts, now_s)
             self._yields = []
             if renew:
                 self._asked_s = now_s
+            if wake:
+                self._wake_told_s = now_s
 
     def _renew_due(self, now_s: float) -> bool:
         again_s = min(RENEW_AGAIN_S_MAX, self._credential_s / 8)

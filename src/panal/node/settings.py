@@ -20,3 +20,5 @@ class AgentSettings:
     grace_s: float = 2.0
     waiting_max: int = 4
     measure: bool = True
+    wake_macs: tuple[str, ...] = ()
+    """Hardware addresses by which it may be woken; empty unless it opted in."""

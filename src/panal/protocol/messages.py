@@ -141,8 +141,9 @@ class Present(Message, kw_only=True):
 class Instruction(Message, kw_only=True):
     """From the controller to one instance of a node (empty: to whichever hears it).
 
-    ``verb``: accept | refuse | credential | cordon | uncordon | drain | stop | counts_seen
-    ``term``: in which the sender leads; a node that heard a higher one ignores it. 0: from before terms.
+    ``verb``: accept | refuse | credential | cordon | uncordon | drain | stop | counts_seen | wake
+    ``term``: in which the sender leads; a node that heard a higher one ignores it. 0: from before terms, or
+    of no term, as with ``wake``.
     """
 
     id: str
@@ -152,6 +153,8 @@ class Instruction(Message, kw_only=True):
     credential: str = ""
     attempts: list[str] = []
     term: int = 0
+    macs: list[str] = []
+    """Of ``wake``: hardware addresses of sleeping neighbours. Where the packets go the node knows itself."""
 
 
 # --- up: node to gateway or controller --------------------------------------------------------------
@@ -322,4 +325,6 @@ class Report(Message, kw_only=True):
     """Asks for a fresh credential; the subject proves the key."""
     counts: list[AttemptCounts] = []
     yields: list[YieldReport] = []
+    wake: list[str] | None = None
+    """Hardware addresses by which this node may be woken; empty: it must not be. None: not told here."""
     facts: dict[str, Any] = {}

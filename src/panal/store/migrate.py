@@ -26,7 +26,7 @@ class Migrations:
     folders: tuple[Path, ...]
 
 
-MIGRATIONS = Migrations(("0001", "0002", "0003", "0004", "0005", "0006"), (_FOLDER / "versions",))
+MIGRATIONS = Migrations(("0001", "0002", "0003", "0004", "0005", "0006", "0007"), (_FOLDER / "versions",))
 """A test holds the revisions equal to the files."""
 
 

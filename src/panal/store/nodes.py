@@ -143,6 +143,13 @@ class Nodes:
         )
         await Revisions(self._connection).advance("nodes")
 
+    async def set_wake_macs(self, node_id: NodeId, macs: Sequence[str]) -> None:
+        """The addresses by which it may be woken from now on; none: it must not be."""
+        await self._connection.execute(
+            _NODES.update().where(_NODES.c.node_id == node_id).values(wake_macs=" ".join(macs))
+        )
+        await Revisions(self._connection).advance("nodes")
+
     async def note_seen(self, seen_utc_us: Mapping[NodeId, int]) -> None:
         """Moves times of last sight forward, never back. Not a change that readers must notice."""
         if not seen_utc_us:
@@ -176,6 +183,7 @@ def _values(record: NodeRecord) -> dict[str, Any]:
         "token_id": record.token_id,
         "joined_utc_us": record.joined_utc_us,
         "last_seen_utc_us": record.last_seen_utc_us,
+        "wake_macs": " ".join(record.wake_macs),
     }
 
 
@@ -196,4 +204,5 @@ def _record(row: sa.Row[Any]) -> NodeRecord:
         token_id=JoinTokenId(row.token_id),
         joined_utc_us=row.joined_utc_us,
         last_seen_utc_us=row.last_seen_utc_us,
+        wake_macs=tuple(row.wake_macs.split()),
     )

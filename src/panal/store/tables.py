@@ -135,6 +135,7 @@ nodes = sa.Table(
     _id("token_id"),
     _time("joined_utc_us"),
     _maybe_time("last_seen_utc_us"),
+    sa.Column("wake_macs", sa.String(256), nullable=False, server_default=""),
 )
 sa.Index(
     "uq_nodes_tenant_id_name",

@@ -19,6 +19,12 @@ CAUSES_MAX = 64
 NODE_STATES = ("ready", "resting", "faulty", "missing", "away", "cordoned")
 """What a node of the installation can be, as seen from a gateway (gateway/readiness.py)."""
 
+REST_REASONS = (
+    "in_use", "paused", "unknown", "battery", "sleep", "hot", "hours", "disk", "limit", "offline", "unused",
+    "starting", "draining", OTHER,
+)  # fmt: skip
+"""Why a node that is heard takes no work, as coarse as it says it itself. Never who, what or when."""
+
 TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 ITL_S = (
     0.0005,
@@ -121,6 +127,7 @@ class GatewayMetrics:
         clock: Clock | None = None,
         nodes: Callable[[], Mapping[str, float]] = dict,
         nodes_expected: Callable[[], float] = lambda: 0,
+        resting: Callable[[], Mapping[str, float]] = dict,
         kept_bytes: Callable[[], float] = lambda: 0,
     ) -> None:
         now = (clock or SystemClock()).utc_seconds
@@ -156,6 +163,7 @@ class GatewayMetrics:
             Reading("panal_processes", "Gateway processes that run.", lambda: 1),
             Reading("panal_nodes_expected", "Nodes that should be there.", nodes_expected, kind=VIEW),
             States("panal_nodes", "Nodes by what is seen of them.", NODE_STATES, nodes),
+            States("panal_nodes_resting", "Resting nodes by reason.", REST_REASONS, resting, label="reason"),
             Reading("panal_leader", "Processes that lead the controller.", leads),
         ]
         if spans is not None:

@@ -170,11 +170,17 @@ class States(_Shown):
     """
 
     def __init__(
-        self, name: str, text: str, states: Sequence[str], count: Callable[[], Mapping[str, float]]
+        self,
+        name: str,
+        text: str,
+        states: Sequence[str],
+        count: Callable[[], Mapping[str, float]],
+        *,
+        label: str = "state",
     ) -> None:
         self._name = name
         self._text = text
-        self._labels = ("state",)
+        self._labels = (label,)
         self._states = tuple(states)
         self._count = count
 

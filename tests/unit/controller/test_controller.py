@@ -20,7 +20,7 @@ from panal.store import Store
 from tests.support.databases import fresh_store
 from tests.support.rows import node_key, node_row, token_row
 
-KEY = node_key(1)
+KEY, MAC = node_key(1), "3c:52:82:00:00:05"
 
 
 @dataclass
@@ -424,3 +424,53 @@ async def test_nothing_is_written_when_the_store_knows_another_leader(place: Pla
     assert place.bus.told == []
     async with place.store.reading() as tx:
         assert await tx.models.all() == []
+
+
+async def with_neighbours(place: Place, *changes: dict[str, Any]) -> None:
+    """Nodes 2, 3, ... beside the first."""
+    async with place.store.transaction() as tx:
+        for number, change in enumerate(changes, 2):
+            await tx.nodes.admit(node_row(number, **change))
+    await place.controller.round()
+    place.beat("ins_1")
+    place.bus.verbs()
+
+
+def heard(place: Place, number: int) -> None:
+    beat = Heartbeat(node=f"node_{number:04d}", instance=f"ins_{number}", sequence=1, state="available")
+    place.controller.on_heartbeat(node_key(number), beat)
+    place.bus.verbs()
+
+
+async def test_by_which_addresses_it_may_be_woken_a_node_says_itself_and_can_take_it_back(
+    place: Place,
+) -> None:
+    place.beat("ins_1")
+    for told, kept in ((["3C-52-82-00-00-01", "nonsense"], ("3c:52:82:00:00:01",)), (None, None), ([], ())):
+        place.report(wake=told)
+        await place.controller.round()
+        async with place.store.reading() as tx:
+            node = await tx.nodes.get(node_row().node_id)
+        assert node is not None
+        assert node.wake_macs == (("3c:52:82:00:00:01",) if kept is None else kept), told
+
+
+async def test_live_nodes_of_the_same_site_and_no_others_are_asked_to_wake(place: Place) -> None:
+    await with_neighbours(place, {}, {"site": "Paris"}, {}, {"wake_macs": (MAC,)})
+    for number in (2, 3, 5):
+        heard(place, number)
+    async with place.store.reading() as tx:
+        sleeper = await tx.nodes.get("node_0005")
+    assert sleeper is not None
+    assert place.controller.wake(sleeper) is None, "it is awake"
+    assert place.bus.told == []
+    place.clock.advance(SILENT_AFTER_S + 0.1)
+    assert place.controller.wake(sleeper) == (), "nobody is there"
+    for number in (2, 3):
+        heard(place, number)
+    place.lead.now = None  # whichever process is asked may do it
+    assert place.controller.wake(sleeper) == ("desk-2",)
+    [(key, told)] = place.bus.told
+    assert (key, told.verb, told.macs, told.term) == (node_key(2), "wake", [MAC], 0)
+    place.bus.away = True
+    assert place.controller.wake(sleeper) == ()

@@ -7,7 +7,17 @@ import pytest
 from panal.core.errors import BusError, ModelResting, PanalError, StoreError
 from panal.core.nodes import Membership, NodeClass
 from panal.dispatch.fleet import Fleet
-from panal.gateway.readiness import Readiness, node_states, nodes_expected, readiness, refusal
+from panal.gateway.readiness import (
+    REASON_OF,
+    Readiness,
+    node_states,
+    nodes_expected,
+    readiness,
+    refusal,
+    rest_reasons,
+)
+from panal.policy import owner_values as words
+from panal.telemetry.metrics import REST_REASONS
 from tests.support.path import Path
 
 
@@ -75,6 +85,26 @@ async def test_an_engine_that_does_not_work_is_told_and_an_owner_at_work_is_not(
     await path.settled()
     assert [(each.code, each.count) for each in said(path).reasons] == [("nodes_faulty", 2)]
     assert states(path) == {"faulty": 2, "resting": 1}
+
+
+async def test_p29_nodes_whose_idle_state_is_unknown_are_counted_apart(path: Path) -> None:
+    one, two, three = path.nodes
+    one.beat(state="owner", reason=words.UNKNOWN)
+    two.beat(state="owner", reason="the secret game of its owner")
+    three.beat(state="available", reason=words.UNKNOWN)
+    await path.settled()
+    counted = rest_reasons(path.fleet, path.clock.monotonic_seconds())
+    assert set(counted) == set(REST_REASONS), "bounded, whatever a node says"
+    assert {name: count for name, count in counted.items() if count} == {"unknown": 1, "other": 1}
+    path.clock.advance(2.0)
+    silent = rest_reasons(path.fleet, path.clock.monotonic_seconds())
+    assert not sum(silent.values()), "a node that is not heard rests for no reason"
+
+
+def test_every_word_that_a_node_rests_for_has_its_label() -> None:
+    said = {value for name, value in vars(words).items() if name.isupper() and isinstance(value, str)}
+    assert said - set(REASON_OF) == {words.GIVING_BACK, words.NOT_WARM}, "those two are no rest of their own"
+    assert set(REASON_OF.values()) < set(REST_REASONS)
 
 
 async def test_a_store_that_is_away_is_told_while_known_keys_are_served(path: Path) -> None:

@@ -1,5 +1,7 @@
 """Operations on nodes and join tokens."""
 
+from dataclasses import replace
+
 import pytest
 
 from panal.core.errors import BusError, Conflict, NotAllowed, NotFound
@@ -158,3 +160,52 @@ async def test_another_tenants_node_is_not_found(office):
         await office.management.nodes.show(office.admin, "node_0001")
     with pytest.raises(NotFound):
         await office.management.nodes.revoke(office.admin, "desk")
+
+
+class _Neighbours:
+    """In the place of the controller."""
+
+    def __init__(self, office, answer):
+        self.asked = []
+        self._answer = answer
+        office.management.nodes._means = replace(office.management.nodes._means, wake=self)
+
+    def __call__(self, sleeper):
+        self.asked.append(sleeper.node_id)
+        return self._answer
+
+
+async def test_a_node_that_opted_in_is_woken_by_its_neighbours_and_it_is_written_down(office):
+    neighbours = _Neighbours(office, ("desk-2",))
+    await _add(office, wake_macs=("3c:52:82:00:00:01",))
+    view = await office.management.nodes.wake(office.operator, "desk")
+    assert (view.node, view.awake, view.asked) == ("desk", False, ["desk-2"])
+    assert neighbours.asked == ["node_0001"]
+    assert (await office.actions())[-1] == "node.wake"
+    shown = await office.management.nodes.show(office.operator, "desk")
+    assert shown.wakeable
+    assert "3c:52" not in repr(shown), "the address itself is shown to nobody"
+    _Neighbours(office, None)
+    assert (await office.management.nodes.wake(office.operator, "desk")).awake
+
+
+async def test_a_node_that_did_not_opt_in_is_never_woken(office):
+    neighbours = _Neighbours(office, ("desk-2",))
+    await _add(office)
+    await _add(office, number=2, membership=Membership.REVOKED, wake_macs=("3c:52:82:00:00:02",))
+    before = await office.actions()
+    with pytest.raises(Conflict, match="opted in"):
+        await office.management.nodes.wake(office.admin, "desk")
+    with pytest.raises(Conflict, match="revoked"):
+        await office.management.nodes.wake(office.admin, "node_0002")
+    with pytest.raises(NotAllowed):
+        await office.management.nodes.wake(office.user, "desk")
+    assert neighbours.asked == []
+    assert await office.actions() == before
+
+
+async def test_without_a_live_neighbour_it_is_said_plainly(office):
+    _Neighbours(office, ())
+    await _add(office, wake_macs=("3c:52:82:00:00:01",))
+    with pytest.raises(Conflict, match="No other live node at the site Madrid"):
+        await office.management.nodes.wake(office.operator, "desk")

@@ -51,6 +51,8 @@ class Around:
 
     def owner_is_away(self, away: bool) -> None: ...
 
+    def machine_is_back(self, back: bool) -> None: ...
+
     def words(self) -> dict[str, str]:
         return {"sessions (logind)": "another user at the machine" if self.other_session else "somebody"}
 

@@ -124,6 +124,7 @@ IN_FULL: tuple[m.Message, ...] = (
         credential="eyJ0eXAiOiJKV1QifQ.e30.c2ln",
         attempts=[KEY_ATTEMPT],
         term=1_790_000_000,
+        macs=["3c:52:82:00:00:01"],
     ),
     USAGE,
     WIRE_ERROR,
@@ -153,6 +154,7 @@ IN_FULL: tuple[m.Message, ...] = (
         renew=True,
         counts=[ATTEMPT_COUNTS],
         yields=[YIELD_REPORT],
+        wake=["3c:52:82:00:00:01", "3c:52:82:00:00:02"],
         facts={"cores": 16, "system": "linux"},
     ),
 )

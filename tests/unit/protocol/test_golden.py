@@ -28,6 +28,7 @@ FILES = (
     "golden_v1_gpus.txt",
     "golden_v1_2.txt",
     "golden_v1_3.txt",
+    "golden_v1_wake.txt",
 )
 """Oldest first."""
 EXAMPLES = {type(message).__name__: message for message in IN_FULL}

@@ -36,11 +36,15 @@ def session_address(environment: Mapping[str, str]) -> str:
 
 
 class BusCalls:
-    """One connection. ``name`` is for its problems' words. Everything raises Blind."""
+    """One connection. ``name`` is for its problems' words. Everything raises Blind.
 
-    def __init__(self, name: str, address: str, clock: Clock) -> None:
+    ``descriptors``: answers may bring file descriptors, where the address is a local socket.
+    """
+
+    def __init__(self, name: str, address: str, clock: Clock, *, descriptors: bool = False) -> None:
         self._name = name
         self._address = address
+        self._descriptors = descriptors and address.startswith("unix:")
         self._clock = clock
         self._bus: Any = None
         self._not_before_s = -inf
@@ -55,6 +59,26 @@ class BusCalls:
         self, service: str, path: str, interface: str, member: str, signature: str = "", *body: Any
     ) -> list[Any]:
         """The answer's body."""
+        return list((await self._answer(service, path, interface, member, signature, *body)).body)
+
+    async def ask_descriptor(
+        self, service: str, path: str, interface: str, member: str, signature: str = "", *body: Any
+    ) -> int:
+        """The one file descriptor that the answer brings; whoever asked closes it."""
+        answer = await self._answer(service, path, interface, member, signature, *body)
+        if len(answer.unix_fds) != 1:
+            for each in answer.unix_fds:
+                os.close(each)
+            raise Blind(f"{service} gives no descriptor")
+        return int(answer.unix_fds[0])
+
+    @property
+    def connected(self) -> bool:
+        return self._bus is not None and bool(self._bus.connected)
+
+    async def _answer(
+        self, service: str, path: str, interface: str, member: str, signature: str, *body: Any
+    ) -> Any:
         bus = await self._connected()
         from dbus_fast import Message, MessageType
 
@@ -74,7 +98,7 @@ class BusCalls:
             raise Blind(
                 f"{service} is not there" if answer is None else _complaint(service, answer.error_name)
             )
-        return list(answer.body)
+        return answer
 
     async def properties(self, service: str, path: str, interface: str) -> dict[str, Any]:
         (found,) = await self.ask(service, path, PROPERTIES, "GetAll", "s", interface)
@@ -87,7 +111,7 @@ class BusCalls:
 
     async def _connected(self) -> Any:
         async with self._connecting:
-            if self._bus is not None and self._bus.connected:
+            if self.connected:
                 return self._bus
             self.close()
             now_s = self._clock.monotonic_seconds()
@@ -105,7 +129,7 @@ class BusCalls:
         from dbus_fast.aio import MessageBus
 
         try:
-            bus = MessageBus(bus_address=self._address)
+            bus = MessageBus(bus_address=self._address, negotiate_unix_fd=self._descriptors)
             async with asyncio.timeout(CONNECT_S_MAX):
                 await bus.connect()
         except TimeoutError:

@@ -186,6 +186,8 @@ class OwnerWatch:
                 self._senses.owner_is_away(self._owner.state.takes_work)
         self._looked_s = self._now()
         self._feed(Tick(self._looked_s))
+        if self._senses is not None:
+            self._senses.machine_is_back(not self._owner.attempts and self._owner.engine is EnginePhase.OFF)
         if self._looked_s - self._told_s >= STATUS_EVERY_S:
             self._tell_desk()
         if self._calendar is not None and self._owner.policy.owned:

@@ -98,6 +98,10 @@ class Senses:
         """Told at each poll: only then what the accelerators hold is the desktop's own."""
         self.gpu.let_learn(away)
 
+    def machine_is_back(self, back: bool) -> None:
+        """Told at each poll: no answer runs here and the engine is gone."""
+        self.surroundings.machine_is_back(back)
+
     def gpu_use(self) -> GpuUse | None:
         """The accelerators now, None where there is none. A sensor that fails sees nothing."""
         try:

@@ -22,6 +22,7 @@ from panal.node.hardware.idle import Unknown
 from panal.node.hardware.logind import Logind, SessionFacts
 from panal.node.hardware.power import Power
 from panal.node.hardware.programs import Programs
+from panal.node.hardware.sleep_delay import SleepDelay
 from panal.node.hardware.terminals import TerminalFacts, Terminals
 from panal.node.hardware.watcher import Watcher
 from panal.policy.desk_limits import Limits, allowed_now
@@ -59,7 +60,10 @@ class Surroundings:
         self._hours: tuple[tuple[str, ...], Sequence[Hours]] = ((), ())
         self._memory: tuple[float, float] = (-MEMORY_EACH_S, 0.0)
         linux = place.platform.startswith("linux")
-        self._system_bus = BusCalls("system bus", system_address(place.environment), clock) if linux else None
+        self._system_bus: BusCalls | None = None
+        if linux:
+            address = system_address(place.environment)
+            self._system_bus = BusCalls("system bus", address, clock, descriptors=True)
         self._power = Watcher(Power(self._system_bus), clock, lambda on: "battery" if on else "mains")
         self._disk = Watcher(
             Disk(place.weights, place.disk_free_bytes_min, place.weights_bytes_max),
@@ -69,12 +73,14 @@ class Surroundings:
         self._watchers: list[Watcher[Any]] = [self._power, self._disk]
         self._logind: Logind | None = None
         self._sessions: Watcher[SessionFacts] | None = None
+        self._sleep_delay: SleepDelay | None = None
         if self._system_bus is not None:
             user = os.getuid() if hasattr(os, "getuid") else -1
             self._logind = Logind(self._system_bus, user, clock)
             self._sessions = Watcher(self._logind, clock, SessionFacts.words)
             self._logind.on_signal = self._sessions.nudge
             self._watchers.append(self._sessions)
+            self._sleep_delay = SleepDelay(self._system_bus, clock)
         self._terminals: Watcher[TerminalFacts] | None = None
         self._programs: Watcher[tuple[str, ...]] | None = None
         self._kept_on: Watcher[bool] | None = None
@@ -100,9 +106,16 @@ class Surroundings:
             async with asyncio.TaskGroup() as group:
                 for watcher in self._watchers:
                     group.create_task(watcher.run(), name=f"sensor {watcher.name}")
+                if self._sleep_delay is not None:
+                    group.create_task(self._sleep_delay.run(), name="sleep delay")
         finally:
             if self._system_bus is not None:
                 self._system_bus.close()
+
+    def machine_is_back(self, back: bool) -> None:
+        """Told at each poll: nothing of ours runs on the machine, so it may sleep at once."""
+        if self._sleep_delay is not None:
+            self._sleep_delay.machine_is_back(back)
 
     def sessions(self) -> SessionFacts | Unknown:
         """What logind last said."""

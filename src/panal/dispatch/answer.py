@@ -19,6 +19,7 @@ from panal.core.errors import (
     NodeRefused,
     PanalError,
 )
+from panal.core.ids import ReplicaId
 from panal.core.requests import InferenceRequest, Usage
 from panal.dispatch.outcome import AttemptLog, attempt_outcome_of
 from panal.dispatch.sink import Sink
@@ -82,6 +83,8 @@ class Answer:
         self.so_far = AnswerSoFar(memory)
         self.attempt: Attempt | None = None
         self.logs: list[AttemptLog] = []
+        self.excluded: frozenset[ReplicaId] = frozenset()
+        """Replicas that failed this request."""
         self.usage: TokenUsage | None = None
         """The engine's count of the whole answer; None until it is complete."""
         self.tail = b""

@@ -188,7 +188,7 @@ class Dispatcher:
 
     def could_move(self, answer: Answer, attempt: Attempt) -> bool:
         """Whether another replica would take the answer over this instant, and the client see no error."""
-        excluded = frozenset({attempt.choice.replica.replica_id})
+        excluded = answer.excluded | {attempt.choice.replica.replica_id}
         need = replace(self._need(answer.request), excluded=excluded)
         if answer.so_far.begun:
             twin = self._twin(answer, attempt.choice)
@@ -226,7 +226,8 @@ class Dispatcher:
         if answer.interruption is not None:
             raise answer.interruption
         twin = self._twin(answer, choice)
-        need = replace(need, excluded=need.excluded | _excluded(failure, choice))
+        answer.excluded |= _excluded(failure, choice)
+        need = replace(need, excluded=answer.excluded)
         step = next_step(
             answer.so_far,
             failure,

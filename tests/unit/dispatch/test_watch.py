@@ -7,7 +7,7 @@ from panal.core.errors import (
 )
 from panal.core.nodes import Membership
 from panal.dispatch.limits import Limits
-from panal.protocol.messages import Event
+from panal.protocol.messages import Event, WireError
 from tests.support.path import Path
 
 
@@ -229,3 +229,26 @@ async def test_an_answer_that_nobody_could_continue_waits_for_its_node_to_come_b
     first.finish(run)
     await task
     assert sink.data == b"ab"
+
+
+async def test_an_answer_is_not_taken_from_its_node_for_one_that_failed_it_before() -> None:
+    path = await Path().start(2)
+    task, sink = path.begin()
+    first, run = await path.runner()
+    first.tell(run, "a")
+    first.send(run, Event(error=WireError(kind="failed", message="crash")))
+    second, run_on = await path.runner()
+    assert second is not first
+    second.tell(run_on, "b")
+    await path.settled()
+    path.broker.cut(second.key)
+    path.clock.advance(0.25)
+    first.beat()
+    await path.settled()
+    path.watch.look()
+    await path.settled()
+    path.broker.restore(second.key)
+    second.tell(run_on, "c")
+    second.finish(run_on)
+    await task
+    assert sink.data == b"abc"

@@ -228,6 +228,9 @@ async def test_a_refused_resume_goes_on_at_the_next_node_and_repeats_nothing() -
     third.finish(last)
     await task
     assert sink.data == b"one two"
+    (finished,) = path.books.finished
+    assert finished.resumes == sink.resumes == 1
+    assert [log.goes_on_after for log in finished.attempts] == ["", "node_leaving", "node_leaving"]
 
 
 async def test_p05_a_client_that_leaves_cancels_its_attempt() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -246,9 +247,11 @@ def test_a_host_killed_leaves_the_other_leading_joining_and_revoking_and_comes_b
     elsewhere = Members(left.installation, members.folder / "elsewhere")
     (member,) = members.made
     leader.program.kill()
+    killed_s = time.monotonic()
     try:
         assert Line(left.served).ask().status == 200, "nobody else notices"
         until(left.leads, LEADS_S_MAX, "the other host leads")
+        print(f"the other host led {time.monotonic() - killed_s:.1f} s after the kill")
         fresh = elsewhere.join()
         elsewhere.until_serving(fresh)
         left.served.admin().post(f"/api/v1/nodes/{member.node}/revoke", {"reason": "test"})

@@ -236,17 +236,7 @@ class GatewayProgram:
             await gateway.refresh()
         upkeep = Upkeep(store, ids, clock, settings.gateway.usage_keep_days)
         refused = RefusedCalls(upkeep.refusals.note, directory.owner_of)
-        enrolment = Enrolment(
-            store,
-            issuer,
-            verify,
-            lambda: Advertised(addresses.advertised_bus_urls, ca.pem),
-            ids=ids,
-            clock=clock,
-            notify=control.changed,
-            credential_s=settings.node.credential_s,
-            refused=upkeep.refusals.note,
-        )
+        enrolment = _enrolment(store, issuer, front, control, upkeep)
         means = Means(
             store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed, control.controller.wake
         )
@@ -301,6 +291,20 @@ def _inference(
         gateway.names.model_of,
         refused,
         frozenset(map(name_key, settings.gateway.tools_whole_models)),
+    )
+
+
+def _enrolment(store: Store, issuer: NatsIssuer, front: Front, control: Control, upkeep: Upkeep) -> Enrolment:
+    return Enrolment(
+        store,
+        issuer,
+        verify,
+        lambda: Advertised(front.addresses.advertised_bus_urls, front.ca.pem),
+        ids=front.ids,
+        clock=front.clock,
+        notify=control.changed,
+        credential_s=front.settings.node.credential_s,
+        refused=upkeep.refusals.note,
     )
 
 

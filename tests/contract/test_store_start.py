@@ -16,7 +16,7 @@ from panal.core.errors import SettingsError, StoreError
 from panal.core.nodes import Membership
 from panal.store import migrate, open_store, tables
 from panal.store.database import make_engine
-from tests.support.databases import KINDS, fresh_url
+from tests.support.databases import KINDS, database_url, fresh_url
 from tests.support.rows import NOW_US, key_row, node_row, principal_row, token_row, usage_row
 
 KILLED = """
@@ -163,3 +163,20 @@ async def test_a_server_that_is_not_there_is_a_store_error_without_its_password(
         await open_store("postgresql://panal:hunter2@127.0.0.1:9/panal")
     assert "hunter2" not in caught.value.message
     assert "cannot be reached" in caught.value.message
+
+
+@pytest.mark.postgres
+async def test_a_server_that_refuses_for_good_stops_the_start_and_one_that_is_away_does_not(tmp_path):
+    async with fresh_url("postgresql", tmp_path) as url:
+        missing = database_url(url, "no_such_panal")
+        with pytest.raises(SettingsError, match="InvalidCatalogNameError"):
+            await open_store(missing)
+        stranger = url.replace("://panal@", "://no_such_panal@", 1)
+        with pytest.raises(SettingsError, match=r"gateway\.store_url"):
+            await open_store(stranger)
+    for away in ("postgresql://127.0.0.1:1/x", "postgresql://panal.invalid/x"):
+        with pytest.raises(StoreError) as caught:
+            await open_store(away)
+        assert not caught.value.lasting
+    with pytest.raises(SettingsError):
+        await open_store("postgresql://127.0.0.1:port/x")

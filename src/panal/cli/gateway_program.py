@@ -200,7 +200,6 @@ class GatewayProgram:
         store = await open_store(home.store_url(settings))
         stack.push_async_callback(store.close)
         pepper = home.pepper(os.urandom)
-        await _first_keys(home, store, ids, clock, pepper, addresses.http_url)
         spools = await Spools.opened(home, place.number, clock, stack, shared=place.shared)
 
         own_id = ids.gateway()
@@ -232,19 +231,12 @@ class GatewayProgram:
         metrics.open()
         await gateway.start()
         stack.push_async_callback(bus.close)
+        # Last of what may have to wait: a key that is shown once must not be made in a try that fails.
+        if await _first_keys(home, store, ids, clock, pepper, addresses.http_url):
+            await gateway.refresh()
         upkeep = Upkeep(store, ids, clock, settings.gateway.usage_keep_days)
         refused = RefusedCalls(upkeep.refusals.note, directory.owner_of)
-        enrolment = Enrolment(
-            store,
-            issuer,
-            verify,
-            lambda: Advertised(addresses.advertised_bus_urls, ca.pem),
-            ids=ids,
-            clock=clock,
-            notify=control.changed,
-            credential_s=settings.node.credential_s,
-            refused=upkeep.refusals.note,
-        )
+        enrolment = _enrolment(store, issuer, front, control, upkeep)
         means = Means(
             store, issuer, ids, clock, os.urandom, pepper, ca.pin, control.changed, control.controller.wake
         )
@@ -302,10 +294,24 @@ def _inference(
     )
 
 
+def _enrolment(store: Store, issuer: NatsIssuer, front: Front, control: Control, upkeep: Upkeep) -> Enrolment:
+    return Enrolment(
+        store,
+        issuer,
+        verify,
+        lambda: Advertised(front.addresses.advertised_bus_urls, front.ca.pem),
+        ids=front.ids,
+        clock=front.clock,
+        notify=control.changed,
+        credential_s=front.settings.node.credential_s,
+        refused=upkeep.refusals.note,
+    )
+
+
 async def _first_keys(
     home: Home, store: Store, ids: IdSource, clock: SystemClock, pepper: bytes, url: str
-) -> None:
-    """At an installation's first start: the keys without which nobody could do anything."""
+) -> bool:
+    """At an installation's first start: the keys without which nobody could do anything. Whether it was."""
     first = await bootstrap(
         store,
         ids=ids,
@@ -317,3 +323,4 @@ async def _first_keys(
     if first is not None:
         say("first_keys", user=first.user_secret)
     home.follow_address(url)
+    return first is not None

@@ -57,6 +57,8 @@ async def serve(
         if key := said.get("first_keys", {}).get("user", ""):
             say(f"API key    {key}   (shown once; 'panal keys create' makes more)")
         await unless(stopped, gateways.start_others())
+        if stopped.is_set():
+            return
         say(f"{gateways.count} gateway processes run (supervisor {os.getpid()}).")
         given_up = await Supervision(gateways.parts(), SystemClock(), say).run(stopped)
     if given_up:

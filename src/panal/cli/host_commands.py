@@ -34,6 +34,8 @@ def host_export(
     if as_json:
         show_json({"file": str(file), "code": code})
         return
+    if not settings.gateway.listen and not settings.bus.urls:
+        print("The bus listens on this machine only: start 'panal up' with --listen before the other host.")
     print(f"written: {file}\ncode:    {code}   (shown once; let it travel another way than the file)")
 
 

@@ -7,11 +7,11 @@ The other way round at the end. Everything that takes more than a moment is said
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -25,6 +25,7 @@ from panal.cli.chat import served_models
 from panal.cli.children import Child
 from panal.cli.gateways import Gateways
 from panal.cli.home import Home
+from panal.cli.patience import unless
 from panal.cli.progress import Progress
 from panal.cli.renewal import Renewal
 from panal.cli.signals import on_end_signals, on_reload_signal
@@ -38,6 +39,8 @@ from panal.node.joining import join, this_machine
 from panal.store.folder_lock import FolderLock
 
 AGENT_STOP_S = 15.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Up:
             gateways = self._gateways
             stack.push_async_callback(gateways.stop)
             self._reloaded += [bus.reload, gateways.reload]
-            said = await self._or_stopped(gateways.start_first())
+            said = await _while_running(bus, self._or_stopped(gateways.start_first()))
             self._first_key = said.get("first_keys", {}).get("user", "")
             await self._or_stopped(gateways.start_others())
             parts = [Part("bus", bus.start, lambda: _end_of_bus(bus)), *gateways.parts()]
@@ -318,6 +321,25 @@ class Up:
         if access is None:
             return []
         return served_models(Api(self._addresses.http_url, access.key))
+
+
+async def _while_running(bus: NatsServer, work: Coroutine[Any, Any, T]) -> T:
+    """What ``work`` gives, which may take long. Raises SettingsError when the bus ends before."""
+    ended = asyncio.Event()
+
+    async def watch() -> None:
+        await bus.wait()
+        ended.set()
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    try:
+        found = await unless(ended, work)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    if found is None:
+        raise SettingsError("The bus has ended; see nats/server.log in the home.")
+    return found
 
 
 async def _end_of_bus(bus: NatsServer) -> Ended:

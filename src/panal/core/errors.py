@@ -219,10 +219,14 @@ class ProtocolError(PanalError):
 
 
 class StoreError(PanalError):
-    """The database cannot be used."""
+    """The database cannot be used. ``lasting``: it would refuse later in just the same way."""
 
     code = "store_unavailable"
     retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None, lasting: bool = False) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.lasting = lasting
 
 
 class BusError(PanalError):

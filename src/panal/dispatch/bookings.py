@@ -90,8 +90,7 @@ class Bookings:
             patience_s = patience_s or self._patience_s(need)
             if patience_s <= 0:
                 raise
-            if patience_s < wait_s:
-                wait_s, in_vain = patience_s, resting
+            wait_s, in_vain = min(wait_s, patience_s), resting
         if left_s < wait_s:
             wait_s, in_vain = left_s, DeadlineExceeded()
         return await self._wait(need, tenant, wait_s, in_vain, interruption)

@@ -22,13 +22,9 @@ _POSTGRESQL = ("postgresql://", "postgres://", "postgresql+asyncpg://")
 _SQLITE = ("sqlite:///", "sqlite+aiosqlite:///")
 
 
-_UNFIT_POSTGRESQL = ("28", "3D", "3F", "42")
+_LASTING_POSTGRESQL = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE: login refused; no such database; no such schema; no right, or not our tables."""
-_UNFIT_SQLITE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-
-
-class StoreUnfit(StoreError):
-    """The database would refuse in just the same way later: somebody has to change something first."""
+_LASTING_SQLITE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 
 
 def make_engine(url: str, connections_max: int) -> AsyncEngine:
@@ -92,8 +88,8 @@ def _postgresql_engine(dsn: str, connections_max: int) -> AsyncEngine:
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
             # Nothing is referred to: what drivers say can hold the URL with its password.
-            kind = StoreUnfit if isinstance(error, ValueError) else _kind(error)
-            raise kind(f"PostgreSQL cannot be reached ({type(error).__name__}).") from None
+            words = f"PostgreSQL cannot be reached ({type(error).__name__})."
+            raise StoreError(words, lasting=_lasts(error) or isinstance(error, ValueError)) from None
 
     return create_async_engine(
         "postgresql+asyncpg://",
@@ -132,19 +128,20 @@ def store_errors() -> Iterator[None]:
         cause = getattr(error, "orig", None) or error
         if isinstance(error, sa.exc.DataError) or str(getattr(cause, "sqlstate", "")).startswith("22"):
             raise BadRequest("A value cannot be stored: it is too long, or holds forbidden marks.") from error
-        raise _kind(cause)(f"The database cannot be used: {_plain(cause)}.") from error
+        words = f"The database cannot be used: {_plain(cause)}."
+        raise StoreError(words, lasting=_lasts(cause)) from error
     except OverflowError as error:
         raise BadRequest("A value cannot be stored: the number is too large.") from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, sqlite3.Error, OSError, TimeoutError) as error:
-        raise _kind(error)(f"The database cannot be used: {_plain(error)}.") from error
+        words = f"The database cannot be used: {_plain(error)}."
+        raise StoreError(words, lasting=_lasts(error)) from error
 
 
-def _kind(error: BaseException) -> type[StoreError]:
-    """Whether waiting may help."""
+def _lasts(error: BaseException) -> bool:
+    """Whether the database would refuse in just the same way later."""
     state = str(getattr(error, "sqlstate", None) or "")
     name = str(getattr(error, "sqlite_errorname", None) or "")
-    unfit = state.startswith(_UNFIT_POSTGRESQL) or name.startswith(_UNFIT_SQLITE)
-    return StoreUnfit if unfit else StoreError
+    return state.startswith(_LASTING_POSTGRESQL) or name.startswith(_LASTING_SQLITE)
 
 
 def _plain(error: BaseException) -> str:

@@ -11,8 +11,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from panal.core.errors import SettingsError
-from panal.store.database import StoreUnfit
+from panal.core.errors import SettingsError, StoreError
 
 _LOCK = 0x70616E616C
 _FOLDER = Path(__file__).parent / "migrations"
@@ -51,7 +50,8 @@ async def migrate(connection: AsyncConnection, migrations: Migrations = MIGRATIO
     if connection.dialect.name == "sqlite":
         lost = (await connection.exec_driver_sql("PRAGMA foreign_key_check")).first()
         if lost is not None:
-            raise StoreUnfit(f"The migration was undone: rows of '{lost[0]}' would refer to nothing.")
+            words = f"The migration was undone: rows of '{lost[0]}' would refer to nothing."
+            raise StoreError(words, lasting=True)
 
 
 async def revision_of(connection: AsyncConnection) -> str | None:

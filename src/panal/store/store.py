@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from panal.core.errors import SettingsError
+from panal.core.errors import SettingsError, StoreError
 from panal.core.ids import ApiKeyId, GatewayId
 from panal.core.records import AliasRecord, ApiKeyRecord
 from panal.ledger.values import Contribution, UsageRecord
@@ -16,7 +16,7 @@ from panal.store.aliases import Aliases
 from panal.store.api_keys import ApiKeys
 from panal.store.audit import AuditLog
 from panal.store.contributions import Contributions
-from panal.store.database import StoreUnfit, check_place, make_engine, store_errors
+from panal.store.database import check_place, make_engine, store_errors
 from panal.store.join_tokens import JoinTokens
 from panal.store.leases import Leases
 from panal.store.limits import Limits
@@ -169,12 +169,10 @@ async def open_store(
                 await migrate(connection, migrations)
         # The next connection has SQLite's foreign keys on again.
         await engine.dispose()
-    except StoreUnfit as error:
+    except BaseException as error:
         await engine.dispose()
-        raise SettingsError(
-            f"{error.message} Correct 'gateway.store_url' or the database's rights."
-        ) from error
-    except BaseException:
-        await engine.dispose()
+        if isinstance(error, StoreError) and error.lasting:
+            words = f"{error.message} Correct 'gateway.store_url' or the database's rights."
+            raise SettingsError(words) from error
         raise
     return Store(engine)

@@ -61,6 +61,16 @@ async def test_a_late_heartbeat_delays_a_request_and_does_not_refuse_it() -> Non
     assert sink.data == b"late"
 
 
+async def test_p19_who_waited_for_a_load_in_vain_hears_that_the_model_rests() -> None:
+    """The whole time of the queue, but no queue was the reason."""
+    path = await Path(queue_wait_s_max=0.05).start(1)
+    path.nodes[0].beat(state="starting", healthy=False)
+    await path.settled()
+    task, _sink = path.begin()
+    with pytest.raises(ModelResting):
+        await task
+
+
 async def test_a_request_does_not_wait_behind_those_for_another_model() -> None:
     path = await Path().start(2)
     busy, idle = path.nodes

@@ -187,7 +187,7 @@ class Event(Message, kw_only=True):
 
     data: bytes = b""
     text: str = ""
-    token_ids: list[int] | None = None
+    token_ids: list[Count] | None = None
     """Ids of exactly ``text``; None where the engine gives none."""
     tokens: Count = 0
     """How many tokens this event stands for, known or counted."""

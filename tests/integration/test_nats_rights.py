@@ -62,7 +62,9 @@ FORBIDDEN_TO_PUBLISH = [
     "_INBOX.x",
     "anything",
     "panal.absent.gw_one.{other}",
+    "panal.absent.gw_one.{own}",
     "panal.down.{other}.probe",
+    "panal.down.{own}.instruct",
 ]
 
 

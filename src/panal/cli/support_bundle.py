@@ -95,7 +95,7 @@ def bundle(
 
 def secrets_in(home: Home, settings: Settings, environment: Mapping[str, str]) -> set[str]:
     """Every secret that this machine keeps, as text in the forms in which it could stand somewhere."""
-    found = {environment.get(name, "") for name in ("PANAL_API_KEY", "PANAL_ENGINE_KEY")}
+    found = {environment.get(name, "") for name in ("PANAL_API_KEY", "PANAL_ENGINE_KEY", "PANAL_HOST_CODE")}
     found |= _of_url(settings.gateway.store_url)
     for proxy in (settings.node.proxy, *(environment.get(name, "") for name in PROXIES)):
         found |= _of_url(proxy if "://" in proxy else f"http://{proxy}") | {_basic(proxy)}

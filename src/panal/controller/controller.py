@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from panal.bus.seam import ControllerBus
-from panal.controller.counts import contribution_of
+from panal.controller.contributions import contribution
 from panal.controller.instances import Instances, Verdict
 from panal.controller.leadership import Leadership
 from panal.controller.waking import Wakes
 from panal.core.clock import Clock
-from panal.core.errors import BusError, Conflict, SettingsError, StoreError
+from panal.core.errors import BadRequest, BusError, Conflict, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId
 from panal.core.nodes import Membership
 from panal.core.principals import Principal, Role
@@ -161,6 +161,10 @@ class Controller:
             except Conflict as error:
                 log.warning("nothing was written: %s", error.message, extra=fields(action="write_refused"))
                 self._follow_lease()
+            except BadRequest as error:
+                # No node may end the controller by a word that no database takes: it says the rest again.
+                log.error("news are dropped: %s", error.message, extra=fields(action="news_dropped"))
+                self._drop_news()
 
     async def round(self) -> None:
         """One look at the store, and everything that waits to be written. Raises StoreError, Conflict."""
@@ -221,6 +225,13 @@ class Controller:
             await self._leadership.require(tx, term)
             yield tx
 
+    def _drop_news(self) -> None:
+        """Forget what waits to be written."""
+        for kept in (self._seen, self._models, self._counts):
+            kept.clear()
+        self._audit.clear()
+        self._wakes.forget()
+
     async def _write_news(self) -> None:
         now_s = self._clock.monotonic_seconds()
         models = {name: twin for name, twin in self._models.items() if self._models_written.get(name) != twin}
@@ -259,7 +270,7 @@ class Controller:
         counts = dict(self._counts)
         now_utc_us = utc_us(self._clock)
         made = [
-            contribution_of(self._nodes[key], each, now_utc_us)
+            contribution(self._nodes[key], each, now_utc_us)
             for (key, _name), each in counts.items()
             if key in self._nodes
         ]

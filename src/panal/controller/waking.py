@@ -17,6 +17,9 @@ from panal.telemetry.logs import fields
 HELPERS_MAX = 3
 """Some machines of a site stand on another network than the sleeper: more than one is asked."""
 
+CHANGED_EACH_S = 10.0
+"""A node's addresses change no more often: each change is read by every gateway."""
+
 log = logging.getLogger("panal.controller")
 
 
@@ -45,14 +48,18 @@ class Wakes:
         self._ids = ids
         self.due: dict[NodeId, tuple[str, ...]] = {}
         """Addresses that are not written yet; none: the node must not be woken. Bounded by the nodes."""
+        self._changed_s: dict[NodeId, float] = {}
 
     def told(self, node: NodeRecord, macs: Iterable[object]) -> None:
         """A node reported by which addresses it may be woken."""
         found = plain_macs(macs)
-        if found != node.wake_macs:
-            self.due[node.node_id] = found
-        else:
+        if found == node.wake_macs:
             self.due.pop(node.node_id, None)
+            return
+        now_s = self._clock.monotonic_seconds()
+        if now_s - self._changed_s.get(node.node_id, float("-inf")) >= CHANGED_EACH_S:
+            self._changed_s[node.node_id] = now_s
+            self.due[node.node_id] = found
 
     def written(self, wakes: Mapping[NodeId, tuple[str, ...]]) -> None:
         """The store has these now."""
@@ -63,6 +70,7 @@ class Wakes:
     def forget(self) -> None:
         """Another term: nodes say it again."""
         self.due.clear()
+        self._changed_s.clear()
 
     def ask(self, sleeper: NodeRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...] | None:
         """Ask live nodes of its site to wake it. Returns their names, none when none is there; None: it is

@@ -24,7 +24,9 @@ def name_fault(name: str) -> str:
     """What is wrong with a name that somebody wants to give, as the end of a sentence; empty: nothing."""
     if not name.strip(" "):
         return "must not be empty"
-    too_long = len(name) > NAME_CHARACTERS_MAX or len(name_key(name)) > NAME_CHARACTERS_MAX
+    too_long = len(name) > NAME_CHARACTERS_MAX
+    if not too_long and not name.isascii():  # taken apart it may be longer
+        too_long = len(name_key(name)) > NAME_CHARACTERS_MAX
     if too_long or not name.isprintable():
         return f"must be at most {NAME_CHARACTERS_MAX} characters that can be printed"
     return ""

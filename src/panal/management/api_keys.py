@@ -203,7 +203,7 @@ class ApiKeyOperations:
         secret: str,
     ) -> ApiKeyRecord:
         now_utc_us = self._means.now_utc_us()
-        as_own = frozenset() if own is None else own.models
+        as_own = actor.models if own is None else own.models
         return ApiKeyRecord(
             key_id=self._means.ids.api_key(),
             tenant_id=owner.tenant_id,
@@ -256,6 +256,8 @@ def _check_rights(actor: Principal, wish: KeyWish) -> None:
         raise NotAllowed(
             f"A key with the role '{actor.role.value}' cannot make one with '{wish.role.value}'."
         )
+    if wish.models is not None:
+        _check_names(actor, wish.models)
     if has(actor, Role.ADMIN):
         return
     if wish.new_principal or wish.principal_id not in ("", actor.principal_id):
@@ -265,8 +267,6 @@ def _check_rights(actor: Principal, wish: KeyWish) -> None:
     countries = actor.residency if wish.residency is None else wish.residency
     if actor.residency and not (countries and countries <= actor.residency):
         raise NotAllowed("A key cannot allow more countries than yours.")
-    if wish.models is not None:
-        _check_names(actor, wish.models)
 
 
 def _check_names(actor: Principal, models: Collection[str]) -> None:

@@ -19,7 +19,7 @@ def authorise(principal: Principal, name: str, *, known: bool) -> None:
     shown = f"'{name}'" if len(name) <= 100 and name.isprintable() else "of that name"
     if not known:
         raise ModelNotFound(f"There is no model {shown} here. GET /v1/models lists them.", param="model")
-    if not may_use(principal, name_key(name)):
+    if principal.models and not may_use(principal, name_key(name)):
         raise ModelNotAllowed(
             f"This key may not use the model {shown}. GET /v1/models lists those that it may use; an admin "
             "can change that.",

@@ -93,7 +93,7 @@ KEEP_FREE_SHARE = 0.5
 _DEFAULTS = {
     NodeClass.DEDICATED: OwnerPolicy(
         owned=False, idle_s=0.0, cooldown_s=30.0, drain_s=60.0, gpu_counts=False, gpu_patience_s=5.0,
-        gpu_free_s=0.0, bus_unload_s=1800.0,
+        gpu_free_s=0.0, bus_unload_s=1800.0, warm_s_max=86_400.0,  # node.start_s_max judges its loads
     ),
     NodeClass.WORKSTATION: OwnerPolicy(
         owned=True, idle_s=300.0, cooldown_s=120.0, sharing=Sharing.POLITE, locked_s=60.0

@@ -35,6 +35,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 NODE_REPLICAS_MAX = 64
 NODE_GPUS_MAX = 64
 NODE_HAZARDS_MAX = 168
+NODE_ADDRESSES_MAX = 64
 
 
 class Message(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -187,7 +188,7 @@ class Event(Message, kw_only=True):
 
     data: bytes = b""
     text: str = ""
-    token_ids: list[int] | None = None
+    token_ids: list[Count] | None = None
     """Ids of exactly ``text``; None where the engine gives none."""
     tokens: Count = 0
     """How many tokens this event stands for, known or counted."""
@@ -305,10 +306,10 @@ class AttemptCounts(Message, kw_only=True):
 class YieldReport(Message, kw_only=True):
     """One yield and its phases in seconds after the owner was seen."""
 
-    no_new_work_s: float
-    handed_over_s: float
-    engine_gone_s: float
-    memory_back_s: float
+    no_new_work_s: Reading
+    handed_over_s: Reading
+    engine_gone_s: Reading
+    memory_back_s: Reading
     attempts: int
     kept: bool = False
     """The owner allows the idle engine to stay in memory for a while: it is not back yet."""
@@ -319,12 +320,12 @@ class Report(Message, kw_only=True):
 
     node: Word
     instance: Word
-    instruction: str = ""
+    instruction: Word = ""
     """Id of an instruction that was carried out."""
     renew: bool = False
     """Asks for a fresh credential; the subject proves the key."""
     counts: list[AttemptCounts] = []
     yields: list[YieldReport] = []
-    wake: list[str] | None = None
+    wake: Annotated[list[Word], Meta(max_length=NODE_ADDRESSES_MAX)] | None = None
     """Hardware addresses by which this node may be woken; empty: it must not be. None: not told here."""
     facts: dict[str, Any] = {}

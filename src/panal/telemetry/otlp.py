@@ -22,6 +22,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 
+from panal.core.proxies import is_loopback
 from panal.telemetry.span_export import CollectorError
 from panal.telemetry.traces import Span, Value
 
@@ -47,7 +48,10 @@ class Collector:
         self._url = traces_url(endpoint)
         self._headers = {**headers, "content-type": "application/x-protobuf"}
         self._resource = Resource(attributes=_attributes(resource))
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        handlers: list[Any] = [_NoRedirect]
+        if is_loopback(urlsplit(endpoint).hostname or ""):
+            handlers.append(urllib.request.ProxyHandler({}))  # this machine is no proxy's business
+        self._opener = urllib.request.build_opener(*handlers)
 
     def send(self, spans: Sequence[Span]) -> int:
         """See span_export.Send."""

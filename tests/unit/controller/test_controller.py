@@ -244,6 +244,43 @@ async def test_counts_under_a_name_that_is_none_are_passed_over(place: Place, na
         assert len(await tx.contributions.of_node(node_row().node_id)) == 1
 
 
+async def test_a_word_that_no_database_takes_costs_the_news_and_not_the_controller(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.beat("ins_1", model="fine")
+    place.report(counts=[counts_of("req_1.1", tokens=2**70)])
+    running = asyncio.create_task(place.controller.run())
+    try:
+        async with asyncio.timeout(20):
+            while not any("news are dropped" in line for line in caplog.messages):
+                assert not running.done()
+                await asyncio.sleep(0.01)
+        place.report(counts=[counts_of("req_2.1")])
+        async with asyncio.timeout(20):
+            while not await contributions_of(place, "req_2"):
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_addresses_change_only_now_and_then(place: Place) -> None:
+    place.beat("ins_1")
+    place.report(wake=["00:11:22:33:44:55"])
+    await place.controller.round()
+    before = await place.store.nodes_revision()
+    for number in range(20):
+        place.report(wake=[f"00:11:22:33:44:{number:02x}"])
+        await place.controller.round()
+    assert await place.store.nodes_revision() == before
+    place.clock.advance(60.0)
+    place.report(wake=[])
+    await place.controller.round()
+    async with place.store.reading() as tx:
+        [node] = await tx.nodes.all()
+    assert node.wake_macs == ()
+
+
 async def test_a_node_that_is_not_known_is_not_spoken_to(place: Place) -> None:
     other = node_key(2)
     place.controller.on_heartbeat(
@@ -275,6 +312,11 @@ async def test_a_revoked_node_gets_no_credential(place: Place) -> None:
     place.report(renew=True)
     place.beat("ins_1")
     assert place.bus.told == []
+
+
+async def contributions_of(place: Place, request: str) -> int:
+    async with place.store.reading() as tx:
+        return len(await tx.contributions.of_request(RequestId(request)))
 
 
 def counts_of(attempt: str, tokens: int = 7) -> AttemptCounts:
@@ -447,6 +489,7 @@ async def test_by_which_addresses_it_may_be_woken_a_node_says_itself_and_can_tak
 ) -> None:
     place.beat("ins_1")
     for told, kept in ((["3C-52-82-00-00-01", "nonsense"], ("3c:52:82:00:00:01",)), (None, None), ([], ())):
+        place.clock.advance(60.0)
         place.report(wake=told)
         await place.controller.round()
         async with place.store.reading() as tx:

@@ -139,6 +139,8 @@ async def test_an_admin_whose_key_is_restricted_cannot_widen_it(office):
     made = await keys.create(office.admin, KeyWish(role=Role.ADMIN, models=frozenset({"mine", "SmolLM2"})))
     admin = await office.caller(made.secret)
     for attempt in (
+        keys.create(admin, KeyWish(role=Role.ADMIN, models=frozenset())),
+        keys.create(admin, KeyWish(models=frozenset({"large"}), new_principal="another")),
         keys.set_models(admin, made.view.id, []),
         keys.set_models(admin, made.view.id, ["mine", "large"]),
         aliases.set(admin, "mine", "large"),

@@ -479,3 +479,14 @@ def test_every_reason_is_coarse_and_free_of_persons_and_times() -> None:
         "outside its hours", "short of disk space", "over its owner's limit", "no connection", "resting",
         "the engine did not become ready", "waiting before it starts again",
     }  # fmt: skip
+
+
+def test_a_large_model_may_load_on_a_machine_without_an_owner_for_as_long_as_it_makes_progress() -> None:
+    """How long a load may stand still is judged where it is seen: node/engines/loading.py."""
+    owner, told = begin(policy(NodeClass.DEDICATED), 0.0)
+    for minute in range(60):
+        owner, more = handle(owner, Tick(60.0 * minute))
+        told = [*told, *more]
+    assert owner.state is NodeState.STARTING
+    assert any(isinstance(each, StartEngine) for each in told)
+    assert not any(isinstance(each, StopEngine) for each in told)

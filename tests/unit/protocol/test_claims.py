@@ -8,6 +8,7 @@ import pytest
 from panal.core.errors import ProtocolError
 from panal.protocol.codec import Decoder
 from panal.protocol.messages import (
+    NODE_ADDRESSES_MAX,
     NODE_GPUS_MAX,
     NODE_HAZARDS_MAX,
     NODE_REPLICAS_MAX,
@@ -90,6 +91,19 @@ def test_counts_that_no_store_takes_are_no_report(wrong: dict[str, Any]) -> None
     said = {"node": "node_1", "instance": "ins_1", "counts": [{**COUNTS, **wrong}]}
     with pytest.raises(ProtocolError):
         Decoder(Report).decode(msgspec.msgpack.encode(said))
+
+
+@pytest.mark.parametrize("wake", [["00:11:22:33:44:55"] * (NODE_ADDRESSES_MAX + 1), ["0" * 300], ["a\0"]])
+def test_a_nodes_addresses_are_few_and_short(wake: list[str]) -> None:
+    with pytest.raises(ProtocolError):
+        Decoder(Report).decode(msgspec.msgpack.encode({"node": "n", "instance": "i", "wake": wake}))
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 2**64 - 1])
+def test_a_token_id_is_one_that_a_vocabulary_can_have(token: int) -> None:
+    said = {"frames": [{"attempt": "req_1.1", "number": 0, "events": [{"text": "x", "token_ids": [token]}]}]}
+    with pytest.raises(ProtocolError):
+        Decoder(Frames).decode(msgspec.msgpack.encode(said))
 
 
 @pytest.mark.parametrize("usage", [{"prompt_tokens": -1}, {"completion_tokens": 2**40}])

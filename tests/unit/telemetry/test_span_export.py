@@ -62,6 +62,14 @@ def test_every_field_arrives() -> None:
     assert (export.sent, export.lost) == (1, 0)
 
 
+def test_a_collector_on_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with collecting() as collector:
+        assert Collector(collector.endpoint, {}, RESOURCE).send(spans(1)) == 0
+        until(lambda: len(collector.spans) == 1, 10.0, "the span")
+
+
 def test_many_spans_go_in_batches_and_the_rest_when_the_program_ends() -> None:
     with collecting() as collector:
         export = SpanExport(Collector(collector.endpoint, {}, RESOURCE).send, pause_s=60.0)

@@ -1,4 +1,4 @@
-"""What a node counted of an attempt, as the ledger keeps it. Pure."""
+"""What a node counted, as the ledger's half that only the node knows. Pure."""
 
 from panal.core.ids import PrincipalId, RequestId
 from panal.core.records import NodeRecord
@@ -9,8 +9,8 @@ ATTEMPT_DIGITS_MAX = 9
 REQUEST_ID_CHARACTERS_MAX = 64
 
 
-def contribution_of(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> Contribution | None:
-    """A node's own counts as the ledger's half that only it knows; None for a malformed attempt name."""
+def contribution(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> Contribution | None:
+    """The counts of one attempt; None where its name is none."""
     request_id, _dot, number = counts.attempt.rpartition(".")
     if not (number.isascii() and number.isdecimal() and len(number) <= ATTEMPT_DIGITS_MAX):
         return None

@@ -479,3 +479,13 @@ def test_every_reason_is_coarse_and_free_of_persons_and_times() -> None:
         "outside its hours", "short of disk space", "over its owner's limit", "no connection", "resting",
         "the engine did not become ready", "waiting before it starts again",
     }  # fmt: skip
+
+
+def test_a_machine_that_turns_out_to_have_no_gpu_is_judged_without_one() -> None:
+    """Before the first look nothing was known: that must not stand for ever."""
+    desk = Desk(policy(NodeClass.DESKTOP), gpu=replace(FREE, foreign=None))
+    desk.look_for(120)
+    assert (desk.state, desk.owner.reason) == (NodeState.OWNER, values.UNKNOWN)
+    desk.gpu = GpuUse(0.0, foreign=False, there=False)
+    desk.look()
+    assert desk.state is NodeState.AVAILABLE, "and it does not wait as after somebody else's use"

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from panal.bus.seam import ControllerBus
+from panal.controller.contributions import contribution
 from panal.controller.instances import Instances, Verdict
 from panal.controller.leadership import Leadership
 from panal.controller.waking import Wakes
 from panal.core.clock import Clock
 from panal.core.errors import BusError, Conflict, SettingsError, StoreError
-from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId, RequestId
+from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId
 from panal.core.nodes import Membership
 from panal.core.principals import Principal, Role
 from panal.core.records import NodeRecord, utc_us
 from panal.identity.seams import CredentialIssuer
-from panal.ledger.values import AttemptOutcome, Contribution
 from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, Report
 from panal.store.store import Store, Transaction
 from panal.telemetry.logs import fields
@@ -35,8 +35,6 @@ SEEN_WRITTEN_EACH_S = 10.0
 COUNTS_KEPT_MAX = 10_000
 MODELS_MAX = 10_000
 """Names of models noted in one term: no node may fill the store with new ones."""
-ATTEMPT_DIGITS_MAX = 9
-REQUEST_ID_CHARACTERS_MAX = 64
 COPY_TOLD_EACH_S = 60.0
 """Of copies of one node log and audit hear so often; each copy itself is refused all the same."""
 RENEW_EACH_S = 0.5
@@ -261,7 +259,7 @@ class Controller:
         counts = dict(self._counts)
         now_utc_us = utc_us(self._clock)
         made = [
-            _contribution(self._nodes[key], each, now_utc_us)
+            contribution(self._nodes[key], each, now_utc_us)
             for (key, _name), each in counts.items()
             if key in self._nodes
         ]
@@ -372,32 +370,4 @@ def _controller_of(node: NodeRecord) -> Principal:
         project_id=node.project_id,
         role=Role.OPERATOR,
         key_id=ApiKeyId(""),
-    )
-
-
-def _contribution(node: NodeRecord, counts: AttemptCounts, now_utc_us: int) -> Contribution | None:
-    """A node's own counts as the ledger's half that only it knows; None for a malformed attempt name."""
-    request_id, _dot, number = counts.attempt.rpartition(".")
-    if not (number.isascii() and number.isdecimal() and len(number) <= ATTEMPT_DIGITS_MAX):
-        return None
-    if not 0 < len(request_id) <= REQUEST_ID_CHARACTERS_MAX:
-        return None
-    try:
-        outcome = AttemptOutcome(counts.outcome)
-    except ValueError:
-        outcome = AttemptOutcome.FAILED
-    return Contribution(
-        request_id=RequestId(request_id),
-        attempt=int(number),
-        tenant_id=node.tenant_id,
-        project_id=node.project_id,
-        principal_id=PrincipalId(""),
-        node_id=node.node_id,
-        model=counts.model,
-        outcome=outcome,
-        prompt_tokens=counts.prompt_tokens,
-        completion_tokens=counts.completion_tokens,
-        useful_tokens=0,
-        duration_us=round(counts.duration_s * 1_000_000),
-        created_utc_us=now_utc_us,
     )

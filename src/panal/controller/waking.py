@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances
@@ -16,6 +17,9 @@ from panal.telemetry.logs import fields
 
 HELPERS_MAX = 3
 """Some machines of a site stand on another network than the sleeper: more than one is asked."""
+
+CHANGE_EACH_S = 30.0
+"""A node changes its mind no more often: each change makes every gateway read the nodes again."""
 
 log = logging.getLogger("panal.controller")
 
@@ -45,14 +49,16 @@ class Wakes:
         self._ids = ids
         self.due: dict[NodeId, tuple[str, ...]] = {}
         """Addresses that are not written yet; none: the node must not be woken. Bounded by the nodes."""
+        self._changed_s: dict[NodeId, float] = {}
 
     def told(self, node: NodeRecord, macs: Iterable[object]) -> None:
         """A node reported by which addresses it may be woken."""
-        found = plain_macs(macs)
-        if found != node.wake_macs:
-            self.due[node.node_id] = found
-        else:
+        found, now_s = plain_macs(macs), self._clock.monotonic_seconds()
+        if found == node.wake_macs:
             self.due.pop(node.node_id, None)
+        elif now_s - self._changed_s.get(node.node_id, -inf) >= CHANGE_EACH_S:
+            self.due[node.node_id] = found
+            self._changed_s[node.node_id] = now_s
 
     def written(self, wakes: Mapping[NodeId, tuple[str, ...]]) -> None:
         """The store has these now."""
@@ -63,6 +69,7 @@ class Wakes:
     def forget(self) -> None:
         """Another term: nodes say it again."""
         self.due.clear()
+        self._changed_s.clear()
 
     def ask(self, sleeper: NodeRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...] | None:
         """Ask live nodes of its site to wake it. Returns their names, none when none is there; None: it is

@@ -9,6 +9,7 @@ its engine loaded (a process of its own, not counted). Nothing is asserted.
 
 import argparse
 import contextlib
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -51,14 +52,17 @@ def main() -> None:
 
 def measured(what: str, desk: Desk, seconds: float, *, touch: bool) -> None:
     """One window of the agent's process. ``touch``: a key each half second."""
-    process = desk.agent_process()
+    process, failed = desk.agent_process(), 0
     if touch:
         desk.screen.press_key()
         time.sleep(5.0)
     before, begun_s = process.cpu_times(), time.monotonic()
     while time.monotonic() - begun_s < seconds:
         if touch:
-            desk.screen.press_key()
+            try:
+                desk.screen.press_key()
+            except subprocess.SubprocessError:
+                failed += 1
         time.sleep(0.5)
     after, passed_s = process.cpu_times(), time.monotonic() - begun_s
     used_s = after.user + after.system - before.user - before.system
@@ -66,6 +70,8 @@ def measured(what: str, desk: Desk, seconds: float, *, touch: bool) -> None:
     print(
         f"{what}: {used_s / passed_s:.2%} of a core, {memory.rss / 1e6:.1f} MB resident "
         f"({memory.uss / 1e6:.1f} MB its own), {process.num_threads()} threads"
+        + (f"; {failed} keys could not be pressed" if failed else ""),
+        flush=True,
     )
 
 

@@ -34,6 +34,13 @@ class Desk:
         found = [each for each in processes_naming(str(self.home)) if "agent" in each.cmdline()]
         return found[0]
 
+    def told(self) -> str:
+        """What the agent wrote down for its owner last."""
+        try:
+            return (self.home / "agent" / "desk" / "status.json").read_text()
+        except OSError as error:
+            return f"nothing: {error}"
+
     def engines(self) -> list[psutil.Process]:
         """The engine's processes; empty when it is gone."""
         return [each for each in processes_naming(str(self.home)) if "agent" not in each.cmdline()]
@@ -84,7 +91,8 @@ class Office:
             until(serving, 60.0, f"{count} desks serve")
         except AssertionError as error:
             seen = {name: (node["state"], node["reason"]) for name, node in self.fleet().items()}
-            raise AssertionError(f"{error}: {seen}") from None
+            told = [desk.told() for desk in self.desks]
+            raise AssertionError(f"{error}: {seen} {told}") from None
 
     def speaking(self) -> Desk:
         """The desk that answers now."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 
 from panal.bus.seam import ControllerBus
 from panal.controller.instances import Instances
@@ -17,8 +18,8 @@ from panal.telemetry.logs import fields
 HELPERS_MAX = 3
 """Some machines of a site stand on another network than the sleeper: more than one is asked."""
 
-CHANGED_EACH_S = 10.0
-"""A node's addresses change no more often: each change is read by every gateway."""
+CHANGE_EACH_S = 30.0
+"""A node changes its mind no more often: each change makes every gateway read the nodes again."""
 
 log = logging.getLogger("panal.controller")
 
@@ -52,14 +53,12 @@ class Wakes:
 
     def told(self, node: NodeRecord, macs: Iterable[object]) -> None:
         """A node reported by which addresses it may be woken."""
-        found = plain_macs(macs)
+        found, now_s = plain_macs(macs), self._clock.monotonic_seconds()
         if found == node.wake_macs:
             self.due.pop(node.node_id, None)
-            return
-        now_s = self._clock.monotonic_seconds()
-        if now_s - self._changed_s.get(node.node_id, float("-inf")) >= CHANGED_EACH_S:
-            self._changed_s[node.node_id] = now_s
+        elif now_s - self._changed_s.get(node.node_id, -inf) >= CHANGE_EACH_S:
             self.due[node.node_id] = found
+            self._changed_s[node.node_id] = now_s
 
     def written(self, wakes: Mapping[NodeId, tuple[str, ...]]) -> None:
         """The store has these now."""

@@ -63,6 +63,7 @@ class Desk:
 
     def __init__(self, home: Path, clock: Clock) -> None:
         self._folder = home / "desk"
+        self._pause_file = str(self._folder / "pause.json")
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
         self._pause: PauseFile | None = None
@@ -89,7 +90,7 @@ class Desk:
     def paused_until_utc_s(self) -> float | None:
         """None: not paused; infinite: until further notice. Cheap: the file is read when it has changed."""
         try:
-            found = (self._folder / "pause.json").stat()
+            found = os.stat(self._pause_file)  # noqa: PTH116 - four times a second, for ever
         except FileNotFoundError:
             self._seen = self._pause = None
             self.problem = ""

@@ -3,6 +3,7 @@
 A file that cannot be understood allows no work: in doubt the owner wanted less.
 """
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -45,8 +46,10 @@ class DeskLimits:
 
     def __init__(self, home: Path) -> None:
         self._file = home / "desk" / "limits.json"
+        self._path = str(self._file)
         self._seen: tuple[int, int, int] | None = None
         self._limits = Limits()
+        self._joined: tuple[Limits, Limits, Limits] | None = None
         self.problem = ""
 
     def owner(self) -> LimitsFile:
@@ -70,9 +73,10 @@ class DeskLimits:
     def read(self) -> Limits:
         """The owner's limits now. Cheap: the file is read when it has changed."""
         try:
-            found = self._file.stat()
+            found = os.stat(self._path)  # noqa: PTH116 - at each poll, for ever
         except FileNotFoundError:
-            self._seen, self._limits, self.problem = None, Limits(), ""
+            if self._seen is not None or self.problem:
+                self._seen, self._limits, self.problem = None, Limits(), ""
             return self._limits
         except OSError as error:
             return self._doubtful(error)
@@ -86,8 +90,11 @@ class DeskLimits:
         return self._limits
 
     def with_operators(self, operators: Limits) -> Limits:
-        """Both together: the stricter of the two everywhere."""
-        return joined(operators, self.read())
+        """Both together: the stricter of the two everywhere. Cheap while neither changes."""
+        owner = self.read()
+        if self._joined is None or self._joined[0] is not operators or self._joined[1] is not owner:
+            self._joined = (operators, owner, joined(operators, owner))
+        return self._joined[2]
 
     def _doubtful(self, error: Exception) -> Limits:
         self._seen = None

@@ -124,6 +124,8 @@ def _noticed(owner: Owner, signs: Signs) -> Owner:
 
 def _gpu_seen(owner: Owner, use: GpuUse) -> Owner:
     now_s = use.now_s
+    if not use.there:
+        return replace(owner, gpu=None, gpu_taken_s=inf, gpu_free_s=inf, hot_from_s=inf)
     if use.foreign:
         taken = min(owner.gpu_taken_s, now_s)
         owner = replace(owner, gpu_taken_s=taken, gpu_free_s=inf)

@@ -43,7 +43,8 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One look at the accelerators. Machines without any send none.
+    """One look at the accelerators. Machines without any send none, or one that says that none is ``there``:
+    what was told before, while nobody had looked yet, must not stand for ever.
 
     ``foreign``: a process that is not the engine's computes or draws more than the learnt baseline; None
     where the driver does not tell. ``hot``: it slows down because of heat; None where it does not tell.
@@ -54,6 +55,7 @@ class GpuUse:
     foreign: bool | None
     hot: bool | None = None
     memory_free_share: float | None = None
+    there: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from panal.controller.controller import SEEN_WRITTEN_EACH_S, TOLD_AGAIN_S, Controller
 from panal.controller.instances import SILENT_AFTER_S
+from panal.controller.waking import CHANGE_EACH_S
 from panal.core.clock import ManualClock
 from panal.core.errors import BusError, Conflict, StoreError
 from panal.core.ids import IdSource, NodeKey, RequestId
@@ -489,8 +490,9 @@ async def test_by_which_addresses_it_may_be_woken_a_node_says_itself_and_can_tak
 ) -> None:
     place.beat("ins_1")
     for told, kept in ((["3C-52-82-00-00-01", "nonsense"], ("3c:52:82:00:00:01",)), (None, None), ([], ())):
-        place.clock.advance(60.0)
+        place.clock.advance(CHANGE_EACH_S)
         place.report(wake=told)
+        place.report(wake=["3c:52:82:00:00:99"] if told else None)  # at once again: not so often
         await place.controller.round()
         async with place.store.reading() as tx:
             node = await tx.nodes.get(node_row().node_id)

@@ -1,14 +1,27 @@
 """What the owner's machine hears of the GPUs, and when the desktop's own use is learnt."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from panal.core.clock import ManualClock
 from panal.core.gpus import GIB, GpuProcess, GpuReading
+from panal.core.nodes import NodeClass, NodeState
+from panal.core.settings import OwnerSettings
+from panal.node.desk import Desk as DeskFiles
 from panal.node.hardware.gpu_watch import PolledGpus
+from panal.node.hardware.idle import Idle
+from panal.node.hardware.memory import EngineMemory
 from panal.node.hardware.owner_gpu import OwnerGpu
+from panal.node.hardware.owner_watch import OwnerWatch
+from panal.node.hardware.senses import Senses
+from panal.node.hardware.surroundings import Place
+from panal.policy.desk_limits import Limits
+from panal.policy.owner_values import UNKNOWN, policy_for
 from panal.policy.signs import GpuUse
 from tests.support.gpus import HandClock, gpu, reading
+from tests.unit.node.test_idle_watch import Work
 
 FOREIGN = (GpuProcess(pid=77, computes=True, memory_bytes=4 * GIB),)
 
@@ -95,3 +108,38 @@ def test_an_agent_cannot_cap_the_power_and_says_so() -> None:
     gpu_of_desk = Desk().gpu
     assert gpu_of_desk.limit(None) == ""
     assert "cannot" in gpu_of_desk.limit(150.0)
+
+
+async def test_a_desk_without_a_gpu_becomes_free_although_nobody_knew_at_its_first_look(
+    tmp_path: Path,
+) -> None:
+    desk = Desk()
+    desk.driver.next = lambda at_s: reading(at_s=at_s, no_driver=True)
+    place = Place("linux", {}, True, tmp_path, 0, 0, None)
+    clock = ManualClock()
+    senses = Senses(place, clock, Limits, EngineMemory(), desk.gpu)
+    policy = policy_for(NodeClass.DESKTOP, OwnerSettings(idle_s=60.0))
+    watch = OwnerWatch(
+        policy, Untouched(clock), DeskFiles(tmp_path, clock), EngineMemory(), clock, senses=senses
+    )
+    watch.attach(Work())
+    watch.look()
+    assert watch.reason == UNKNOWN
+    await desk.watch.look()
+    for _ in range(300):
+        clock.advance(0.25)
+        watch.look()
+    assert watch.reason != UNKNOWN
+    assert watch.state in (NodeState.STARTING, NodeState.AVAILABLE)
+
+
+class Untouched:
+    """Nobody has touched the machine since two hours before the test."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def read(self) -> Idle:
+        return Idle(7200.0 + self._clock.monotonic_seconds())
+
+    def close(self) -> None: ...

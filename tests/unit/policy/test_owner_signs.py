@@ -490,3 +490,13 @@ def test_a_large_model_may_load_on_a_machine_without_an_owner_for_as_long_as_it_
     assert owner.state is NodeState.STARTING
     assert any(isinstance(each, StartEngine) for each in told)
     assert not any(isinstance(each, StopEngine) for each in told)
+
+
+def test_a_machine_that_turns_out_to_have_no_gpu_is_judged_without_one() -> None:
+    """Before the first look nothing was known: that must not stand for ever."""
+    desk = Desk(policy(NodeClass.DESKTOP), gpu=replace(FREE, foreign=None))
+    desk.look_for(120)
+    assert (desk.state, desk.owner.reason) == (NodeState.OWNER, values.UNKNOWN)
+    desk.gpu = GpuUse(0.0, foreign=False, there=False)
+    desk.look()
+    assert desk.state is NodeState.AVAILABLE, "and it does not wait as after somebody else's use"

@@ -71,6 +71,7 @@ EVENTS: dict[str, OwnerEvent] = {
     "wanted": Wanted(NOW),
     "foreign": GpuUse(NOW, foreign=True),
     "gpu blind": GpuUse(NOW, foreign=None),
+    "no gpu": GpuUse(NOW, foreign=False, there=False),
     "hot": GpuUse(NOW, foreign=False, hot=True),
     "locked": Signs(NOW, people=People.LOCKED),
     "busy": Signs(NOW, busy=True),

@@ -46,7 +46,7 @@ from panal.policy.owner_values import (
     StopTakingWork,
     Tick,
 )
-from panal.policy.signs import BusChanged, Wanted
+from panal.policy.signs import BusChanged, GpuUse, Wanted
 from panal.telemetry.logs import fields
 
 POLL_S_MAX = 0.25
@@ -178,6 +178,8 @@ class OwnerWatch:
         if self._senses is not None:
             self._feed(self._senses.signs())
             use = self._senses.gpu_use()
+            if use is None and self._owner.gpu is not None:
+                use = GpuUse(self._now(), foreign=False, there=False)
             if use is not None:
                 self._feed(use)
         if self._owner.policy.owned:

@@ -16,7 +16,7 @@ class Power:
     """A Sensor[bool]: whether the machine runs on its battery. A machine without one never does."""
 
     name = "power"
-    each_s = 2.0
+    each_s = 4.0
 
     def __init__(self, bus: BusCalls | None) -> None:
         self._bus = bus

@@ -21,7 +21,7 @@ class Programs:
     """
 
     name = "named programs"
-    each_s = 1.0
+    each_s = 2.0
 
     def __init__(self, names: Callable[[], Collection[str]], own: Callable[[], Collection[int]]) -> None:
         self._names = names

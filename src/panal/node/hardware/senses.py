@@ -91,8 +91,9 @@ class Senses:
 
     def signs(self) -> Signs:
         """The surroundings now."""
-        self._cap_power()
-        return self.surroundings.signs(over_limit=self._over_limit())
+        limits = self._limits()
+        self._cap_power(limits)
+        return self.surroundings.signs(over_limit=self._over_limit(limits), limits=limits)
 
     def owner_is_away(self, away: bool) -> None:
         """Told at each poll: only then what the accelerators hold is the desktop's own."""
@@ -124,9 +125,8 @@ class Senses:
     def _own_pids(self) -> Collection[int]:
         return {os.getpid(), *self._memory.pids()}
 
-    def _over_limit(self) -> bool:
+    def _over_limit(self, limits: Limits) -> bool:
         """Whether the engine holds more than it may; what cannot be measured is over a limit that is set."""
-        limits = self._limits()
         if limits.memory_bytes_max is None and limits.gpu_memory_bytes_max is None:
             return False
         now_s = self._clock.monotonic_seconds()
@@ -136,8 +136,8 @@ class Senses:
             self._over = main or _over(self._memory.accelerator_bytes, limits.gpu_memory_bytes_max)
         return self._over
 
-    def _cap_power(self) -> None:
-        wanted = self._limits().power_w_max
+    def _cap_power(self, limits: Limits) -> None:
+        wanted = limits.power_w_max
         if wanted != self._power_w_max:
             self._power_w_max = wanted
             complaint = self.gpu.limit(wanted)

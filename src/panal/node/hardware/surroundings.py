@@ -29,7 +29,7 @@ from panal.policy.desk_limits import Limits, allowed_now
 from panal.policy.hours import Hours
 from panal.policy.signs import People, Signs
 
-MEMORY_EACH_S = 1.0
+MEMORY_EACH_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,9 @@ class Surroundings:
         """Each sensor's word, for the owner's eyes."""
         return {watcher.name: watcher.word() for watcher in self._watchers}
 
-    def signs(self, *, over_limit: bool) -> Signs:
-        """Everything as one value. Cheap; called at each poll."""
+    def signs(self, *, over_limit: bool, limits: Limits | None = None) -> Signs:
+        """Everything as one value. Cheap; called at each poll, with the limits that hold now."""
+        limits = limits if limits is not None else self._limits()
         now_s = self._clock.monotonic_seconds()
         sessions = self.sessions()
         terminals = self._terminals.now() if self._terminals is not None else None
@@ -139,7 +140,7 @@ class Surroundings:
             remote_idle_s=terminals.idle_s if isinstance(terminals, TerminalFacts) else None,
             busy=self._busy(sessions),
             on_battery=None if isinstance(power, Unknown) and self._power.found else power is True,
-            in_hours=not self._limits().closed and allowed_now(self._allowed_hours(), self._minute_of_week()),
+            in_hours=not limits.closed and self._in_hours(limits.hours),
             disk_short=disk is True,
             leaving=self._logind is not None and self._logind.leaving,
             over_limit=over_limit,
@@ -159,11 +160,10 @@ class Surroundings:
             words.append(None)
         return True if True in words else None if None in words else False
 
-    def _allowed_hours(self) -> Sequence[Hours]:
-        texts = self._limits().hours
+    def _in_hours(self, texts: tuple[str, ...]) -> bool:
         if texts != self._hours[0]:
             self._hours = (texts, [Hours(text) for text in texts])
-        return self._hours[1]
+        return not texts or allowed_now(self._hours[1], self._minute_of_week())
 
     def _minute_of_week(self) -> int:
         now = datetime.fromtimestamp(self._clock.utc_seconds(), UTC).astimezone()

@@ -260,10 +260,12 @@ def test_a_host_killed_leaves_the_other_leading_joining_and_revoking_and_comes_b
         fresh = elsewhere.join()
         elsewhere.until_serving(fresh)
         left.served.admin().post(f"/api/v1/nodes/{member.node}/revoke", {"reason": "test"})
-        until(lambda: member.program.process.poll() is not None, 15.0, "the revoked agent has ended")
+        until(lambda: not elsewhere.serves(member), 15.0, "the revoked node is cut off")
         leader.start()
         leader.until_ready()
         until(lambda: answers(leader), 20.0, "the host that came back serves")
+        # It asks why by the address that it joined by.
+        until(lambda: member.program.process.poll() is not None, 60.0, "the revoked agent has ended")
         until(lambda: revocations(leader), 10.0, "it knows what was revoked meanwhile")
         assert revocations(leader) == revocations(left)
         assert not leader.leads() and left.leads()

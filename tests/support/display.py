@@ -38,7 +38,7 @@ def display() -> Iterator[Display]:
             pytest.skip(f"{program} is not installed: scripts/system-packages installs it")
     reading, writing = os.pipe()
     # Without -noreset the server begins anew when its last client leaves, and a key presser that
-    # connects meanwhile hangs or is thrown out: so it went when the agent had lost its own connection.
+    # connects meanwhile may hang or be thrown out.
     server = subprocess.Popen(
         ["Xvfb", "-displayfd", str(writing), "-noreset", "-screen", "0", "640x480x24", "-nolisten", "tcp"],
         pass_fds=(writing,),

@@ -96,7 +96,7 @@ def whole(place: Installation) -> str:
 
 
 def makers(place: Installation, response_id: str) -> list[str]:
-    """The nodes that made an answer, in order."""
+    """The nodes that made an answer, in order; who only warmed up for it did not."""
     request = "req_" + re.sub(r"^[a-z]+-", "", response_id)
 
     def settled() -> bool:
@@ -105,7 +105,7 @@ def makers(place: Installation, response_id: str) -> list[str]:
 
     until(settled, 20.0, "the request is in the store")
     made = place.admin().get(f"/api/v1/usage/{request}/contributions")
-    return [each["node"] for each in made]
+    return [each["node"] for each in made if each["useful_tokens"]]
 
 
 def maker(place: Installation) -> str:

@@ -79,7 +79,7 @@ def nodes_list(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption
     """All nodes, and how they are now."""
     api = api_of(home, url)
     live = {node["id"]: node for node in api.get("/api/v1/fleet")["nodes"]}
-    rows = [node | _live_part(live.get(node["id"])) for node in api.every("/api/v1/nodes")]
+    rows = [_with_live(node, live.get(node["id"])) for node in api.every("/api/v1/nodes")]
     columns = ("name", "node_class", "membership", "liveness", "state", "reason", "models", "id")
     empty = "No nodes yet. 'panal tokens create' lets one in."
     show_rows(rows, columns, as_json=as_json, empty=empty)
@@ -94,17 +94,19 @@ def nodes_show(name: Name, home: HomeOption = None, url: UrlOption = "", as_json
     gpus = live["gpus"] if live is not None else []
     replicas = live["replicas"] if live is not None else []
     if as_json:
-        show_json(node | _live_part(live) | {"gpus": gpus, "replicas": replicas})
+        show_json(_with_live(node, live) | {"gpus": gpus, "replicas": replicas})
     else:
         words = {"gpus": gpu_lines(gpus), "notes": [each["note"] for each in replicas if each["note"]]}
-        show_fields(node | _live_part(live) | words, as_json=False)
+        show_fields(_with_live(node, live) | words, as_json=False)
 
 
-def _live_part(live: dict[str, Any] | None) -> dict[str, Any]:
+def _with_live(node: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
+    """The node with how it is now; its own reason for that comes before its operators'."""
     if live is None:
-        return {"liveness": "never", "state": "", "reason": "", "models": []}
+        return node | {"liveness": "never", "state": "", "models": []}
     models = [replica["model"] for replica in live["replicas"]]
-    return {"liveness": live["liveness"], "state": live["state"], "reason": live["reason"], "models": models}
+    now = {"liveness": live["liveness"], "state": live["state"], "models": models}
+    return node | now | {"reason": live["reason"] or node["reason"]}
 
 
 def _change(

@@ -239,7 +239,7 @@ def status(home: HomeOption = None, url: UrlOption = "", as_json: JsonOption = F
 
     api = api_of(home, url)
     fleet = api.get("/api/v1/fleet")
-    with contextlib.suppress(ApiRefused):  # a user's key may not ask
+    with contextlib.suppress(NotAllowed, ApiRefused):  # a user's key may not ask
         fleet |= api.get("/api/v1/processes")
     if as_json:
         show_json(fleet)

@@ -28,6 +28,7 @@ from panal.cli.admin_commands import HomeOption, JsonOption, UrlOption
 from panal.cli.api_client import ApiRefused
 from panal.cli.home import home_of
 from panal.cli.output import show_json
+from panal.core.errors import NotAllowed
 from panal.core.settings import Settings
 
 ProcessesOption = Annotated[

@@ -123,7 +123,7 @@ async def test_an_expired_credential_is_told_and_a_fresh_one_brings_the_node_bac
     installation: NatsInstallation, pair: Pair
 ) -> None:
     short = Pair(installation)
-    short.node = installation.node(short.signing_key, installation.credential(short.signing_key, 1.0))
+    short.node = installation.node(short.signing_key, installation.credential(short.signing_key, 3.0))
     await short.node.start(short.heard_node)
     await short.heard_node.until(lambda: bool(short.heard_node.refusals))
     await short.heard_node.until(lambda: short.heard_node.connections == [True, False])

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from panal.core.errors import PanalError
-from tests.e2e.test_slice import ECHO_REQUEST, Reading, unbroken
+from tests.e2e.test_slice import LETTERS, Reading
 from tests.support.desks import Desk, Office, office
 from tests.support.installation import short_folder
 
@@ -29,6 +29,12 @@ SHORT = {
     "PANAL_OWNER__IDLE_S": "1",
     "PANAL_OWNER__COOLDOWN_S": "0",
     "PANAL_OWNER__COOLDOWN_S_MAX": "1",
+}
+ANSWERED = 4
+REQUEST: dict[str, Any] = {
+    "model": "echo",
+    "messages": [{"role": "user", "content": LETTERS * ANSWERED}],
+    "extra_body": {"x_echo": {"delay_token_s": 0.01}},
 }
 LOOK_S = 0.005
 PROMISED_S = {"no new work": 1.0, "memory back": 10.0}
@@ -104,7 +110,7 @@ class Figures:
 def repetition(place: Office, whole: str, figures: Figures) -> str:
     """One answer, one key, one yield. Returns what went wrong, or nothing."""
     place.until_serving(2)
-    reading = Reading(place, ECHO_REQUEST)
+    reading = Reading(place, REQUEST)
     try:
         reading.until_pieces(5)
         desk = place.speaking()
@@ -136,7 +142,7 @@ def test_answers_survive_every_yield_and_the_desk_is_back_in_time(
     figures = Figures()
     try:
         with office(folder, "echo", owner=SHORT) as place:
-            whole = unbroken(place, "echo")
+            whole = LETTERS * ANSWERED
             while figures.done < REPETITIONS and len(figures.failed) < FAILED_MAX:
                 problem = tried(place, whole, figures)
                 figures.done += 1

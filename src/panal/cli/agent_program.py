@@ -22,12 +22,12 @@ from panal.bus.connector import Servers
 from panal.bus.credentials import life_left_s
 from panal.bus.nats_bus import NatsNodeBus
 from panal.bus.nkeys import SigningKey
-from panal.cli.failures import first_of
+from panal.cli.failures import told_of
 from panal.cli.life_line import die_with_parent, until_parent_is_gone
 from panal.cli.logging_setup import log_to, reread_level
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.core.clock import SystemClock
-from panal.core.errors import BusError, NotAllowed, PanalError, SettingsError
+from panal.core.errors import BusError, NotAllowed, SettingsError
 from panal.core.ids import IdSource, NodeId
 from panal.core.nodes import NodeClass
 from panal.core.proxies import Proxies, proxies_of
@@ -66,18 +66,19 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     try:
         _run(home, options)
-    except* PanalError as group:
-        error = first_of(group)
+    except Exception as failure:
+        error = told_of(failure)
+        if error is None:
+            words = fields(action="agent_failed")
+            logging.getLogger("panal.node").exception("the agent failed", extra=words)
+            _say("failed", message=f"The agent failed unexpectedly; see {home / 'logs' / 'agent.log'}.")
+            raise
         if logging.getLogger().hasHandlers():  # as a service it has no screen
             words = fields(action="agent_ended")
             logging.getLogger("panal.node").error("the agent ends: %s", error.message, extra=words)
         # Neither of the two goes away by starting again.
         _say("failed", message=error.message, final=isinstance(error, NotAllowed | SettingsError))
         raise error from None
-    except* Exception:
-        logging.getLogger("panal.node").exception("the agent failed", extra=fields(action="agent_failed"))
-        _say("failed", message=f"The agent failed unexpectedly; see {home / 'logs' / 'agent.log'}.")
-        raise
 
 
 def _run(home: Path, options: Any) -> None:

@@ -26,7 +26,7 @@ from panal.bus.issuer import NatsIssuer
 from panal.bus.nats_bus import NatsControllerBus, NatsGatewayBus
 from panal.bus.nkeys import verify
 from panal.cli.control import Control
-from panal.cli.failures import first_of
+from panal.cli.failures import told_of
 from panal.cli.front import Front, Vestibule
 from panal.cli.gateway_traces import request_spans
 from panal.cli.gateway_upkeep import Upkeep
@@ -38,7 +38,6 @@ from panal.cli.request_path import request_path
 from panal.cli.signals import on_end_signals, on_reload_signal
 from panal.cli.spools import Spools
 from panal.core.clock import SystemClock
-from panal.core.errors import PanalError
 from panal.core.ids import IdSource
 from panal.core.names import name_key
 from panal.core.settings import Settings
@@ -89,11 +88,11 @@ def run(
         log_to(place.program, home.gateway_log(place.number), settings)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(home, settings, reread, place, watch_parent=watch_parent))
-    except* PanalError as group:
-        error = first_of(group)
-        say("failed", message=error.message)
-        raise error from None
-    except* Exception:
+    except Exception as failure:
+        error = told_of(failure)
+        if error is not None:
+            say("failed", message=error.message)
+            raise error from None
         logging.getLogger("panal.gateway").exception("the gateway failed", extra=fields(action="failed"))
         say("failed", message=f"The gateway failed unexpectedly; see {home.gateway_log(place.number)}.")
         raise

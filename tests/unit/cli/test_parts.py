@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from panal.cli import gateway_program
 from panal.cli.addresses import addresses_of
 from panal.cli.api_client import Api, ApiRefused, read_answer, segment
 from panal.cli.durations import duration_s
-from panal.cli.failures import first_of
+from panal.cli.failures import told_of
 from panal.cli.home import AdminAccess, Home, home_of
 from panal.cli.output import show_fields, show_rows
 from panal.core.errors import BadRequest, BusError, NotAllowed, PanalError, SettingsError
-from panal.core.settings import load
+from panal.core.settings import Settings, load
 
 # --- durations ---------------------------------------------------------------------------------------
 
@@ -193,7 +194,32 @@ def test_a_name_is_one_segment_of_a_path() -> None:
 def test_the_first_failure_of_nested_groups_is_told() -> None:
     first = BusError("first")
     group = ExceptionGroup("outer", [ExceptionGroup("inner", [first]), PanalError("second")])
-    assert first_of(group) is first  # type: ignore[arg-type]
+    assert told_of(group) is first
+    assert told_of(first) is first
+
+
+def test_what_nobody_expected_is_told_as_no_sentence() -> None:
+    fault = ZeroDivisionError()
+    assert told_of(fault) is None
+    assert told_of(ExceptionGroup("outer", [PanalError("known"), ExceptionGroup("inner", [fault])])) is None
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_gateway_that_fails_raises_its_sentence_alone_and_no_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """A group of one would reach the person as a traceback."""
+
+    async def serve(*_arguments: object, **_options: object) -> None:
+        error = SettingsError("It must not start like this.")
+        raise ExceptionGroup("of a task group", [error]) if together else error
+
+    monkeypatch.setattr(gateway_program, "_serve", serve)
+    monkeypatch.setattr(gateway_program, "log_to", lambda *_words: None)
+    monkeypatch.setattr(gateway_program, "say", lambda *_words, **_values: None)
+    home = Home(tmp_path / "home")
+    with pytest.raises(SettingsError, match="must not start"):
+        gateway_program.run(home, Settings(), Settings, gateway_program.Place(), watch_parent=False)
 
 
 # --- completion --------------------------------------------------------------------------------------

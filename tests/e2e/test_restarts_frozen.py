@@ -58,6 +58,8 @@ def test_p21_a_frozen_node_holds_no_request(served: Served, what: str, when: str
     early = when == "before the first byte"
     request = say("count 150", delay_token_s=0.01, **({"delay_first_s": 2.0} if early else {}))
     text, chunks = "", iter(())
+    engines = {name: served.agents[name].engine() for name in ("one", "two")}
+    seen = {name: EngineSeen(process) for name, process in engines.items()}
     with ThreadPoolExecutor() as pool, served.client() as client:
         began = pool.submit(lambda: client.chat.completions.create(**request, stream=True))
         speaking = served.speaking()
@@ -67,8 +69,8 @@ def test_p21_a_frozen_node_holds_no_request(served: Served, what: str, when: str
             while "40 " not in text:
                 text += next(chunks).choices[0].delta.content or ""
         agent = served.agents[speaking]
-        target = agent_process(agent) if what == "agent" else agent.engine()
-        engine = EngineSeen(agent.engine())
+        target = agent_process(agent) if what == "agent" else engines[speaking]
+        engine = seen[speaking]
         frozen_s = time.monotonic()
         with frozen(target):
             assert not (early and began.done())

@@ -26,11 +26,9 @@ FAST = {"delay_token_s": 0.00001}
 class Staller:
     """Asks for an endless answer, takes its beginning, and then leaves the window shut."""
 
-    def __init__(
-        self, served: Served, words: str = LONG, *, choices: int = 8, window_bytes: int = 4096
-    ) -> None:
+    def __init__(self, served: Served, words: str = LONG, *, choices: int = 8) -> None:
         self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.settimeout(20.0)
         self.socket.connect(("127.0.0.1", served.installation.http_port))
         self.socket.sendall(request(served, wire(say(words, **FAST), stream=True, n=choices)))
@@ -117,8 +115,7 @@ def test_stalled_readers_cost_a_bounded_memory(served: Served) -> None:
 
 def test_a_reader_that_is_only_slow_gets_everything(served: Served) -> None:
     """It reads in sips with pauses that are shorter than the limit."""
-    # With the smallest of windows the kernels add pauses of their own, ever longer on a busy machine.
-    staller = Staller(served, "count 3000", choices=1, window_bytes=64 * 1024)
+    staller = Staller(served, "count 3000", choices=1)
     found = b""
     while not found.endswith(b"0\r\n\r\n"):
         time.sleep(0.002)

@@ -107,7 +107,6 @@ def limits_of(settings: Settings) -> Limits:
         recovery_s_max=settings.gateway.recovery_s_max,
         attempts_max=settings.gateway.attempts_max,
         resumes_max=settings.gateway.resumes_max,
-        client_stall_s_max=settings.gateway.write_stall_s_max,
         comment_each_s=settings.gateway.comment_each_s,
         hold_bytes_max=settings.gateway.hold_bytes_max,
     )

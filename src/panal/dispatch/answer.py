@@ -92,7 +92,6 @@ class Answer:
         self.first_data_s: float | None = None
         self.opened_s = clock.monotonic_seconds()
         self.written_s: float | None = None
-        self.full_since_s: float | None = None
         self._whole: list[bytes] = []
         self._cached_tokens = 0
         self._clock = clock
@@ -208,7 +207,6 @@ class Answer:
 
     def on_drained(self) -> None:
         """The client's buffer has room again."""
-        self.full_since_s = None
         if self.attempt is not None:
             self._account(self.attempt)
 
@@ -281,8 +279,6 @@ class Answer:
     def _account(self, attempt: Attempt) -> None:
         """Acknowledge what the client's socket has taken."""
         if self.sink.full:
-            if self.full_since_s is None:
-                self.full_since_s = self._clock.monotonic_seconds()
             return
         if attempt.data_bytes - attempt.acknowledged >= ACKNOWLEDGE_EACH_BYTES:
             attempt.acknowledged = attempt.data_bytes

@@ -16,8 +16,6 @@ class Limits:
     """How long a broken answer waits for a replica that can take it over."""
     attempts_max: int = ATTEMPTS_MAX
     resumes_max: int = RESUMES_MAX
-    client_stall_s_max: float = 30.0
-    """A client that reads nothing of its answer for so long is taken for gone."""
     comment_each_s: float = 10.0
     """A stream with nothing to say gets a comment line so often; the first one begins the response."""
     hold_bytes_max: int = HOLD_BYTES_MAX

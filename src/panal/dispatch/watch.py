@@ -1,8 +1,9 @@
-"""Looks at all running answers four times a second: silence, deadlines, slow readers, keep-alives.
+"""Looks at all running answers four times a second: silence, deadlines, keep-alives.
 
 One task for all of them, so that a chunk never touches a timer. An attempt is given up when its node
 or engine is known to be gone and nothing came for a while - not merely because it is slow. Nodes that
-are quiet are probed: the bus says within a round trip if nobody is there.
+are quiet are probed: the bus says within a round trip if nobody is there. Clients that do not read are
+the connection's own affair (gateway/http_protocol.py), which sees whether they take anything at all.
 """
 
 import asyncio
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from panal.core.clock import Clock
 from panal.core.errors import (
     AttemptTimeout,
-    ClientGone,
     DeadlineExceeded,
     EngineFailed,
     FrameGap,
@@ -86,11 +86,6 @@ class Watch:
                 continue
             if now_s >= answer.request.deadline_monotonic_s:
                 answer.interrupt(_deadline(answer))
-            elif (
-                answer.full_since_s is not None
-                and now_s - answer.full_since_s > self._limits.client_stall_s_max
-            ):
-                answer.interrupt(ClientGone("The client read nothing of its answer for too long."))
             else:
                 failure = None if attempt.ended else self._failure(answer, attempt, now_s)
                 if failure is not None:
@@ -167,7 +162,7 @@ class Watch:
 
     def _drained_s(self, answer: Answer, now_s: float) -> float:
         """While the client's buffer is full, the node has no reason to send."""
-        return now_s if answer.full_since_s is not None else 0.0
+        return now_s if answer.sink.full else 0.0
 
     def _keep_alive(self, answer: Answer, now_s: float) -> None:
         """Fill a silence, also one in the queue: the first comment begins the response with its 200."""

@@ -168,6 +168,28 @@ async def test_a_slow_start_is_moved_only_to_a_node_that_takes_it() -> None:
     assert sink.data == b"quick"
 
 
+async def test_a_client_that_takes_its_time_is_left_to_its_connection() -> None:
+    """Full for minutes is no fault: whether anything moves is seen where the bytes are."""
+    path = await Path().start(1)
+    task, sink = path.begin()
+    node, run = await path.runner()
+    sink.full = True
+    node.tell(run, "a")
+    for _ in range(480):
+        path.clock.advance(0.25)
+        path.beat_all()
+        await path.settled()
+        path.watch.look()
+    assert not task.done()
+    sink.full = False
+    assert sink.on_drained is not None
+    sink.on_drained()
+    node.tell(run, "b")
+    node.finish(run)
+    await task
+    assert sink.data == b"ab"
+
+
 async def test_p03_silence_is_filled_with_comments_that_are_no_events() -> None:
     path = await Path().start(1)
     task, sink = path.begin()

@@ -17,7 +17,7 @@ from panal.gateway.translate import Caller, read_request
 from panal.node.attempts import Attempts, ReplicaIdentity
 from panal.node.counts import KeptCounts
 from panal.node.outbox import Outbox
-from panal.protocol.messages import Acknowledge, BodyPart, Cancel, Frame, RunAttempt
+from panal.protocol.messages import Acknowledge, BodyPart, Cancel, Frame, Present, RunAttempt
 from tests.support.memory_echo import MemoryEcho
 from tests.support.path import ListSink, Path, ScriptedNode, principal
 
@@ -68,6 +68,11 @@ class EchoNode(ScriptedNode):
 
     def on_acknowledge(self, acknowledgement: Acknowledge) -> None:
         self.attempts.acknowledge(acknowledgement)
+
+    def on_present(self, present: Present) -> None:
+        if not self.silent:
+            gateway = GatewayId(present.gateway)
+            self.attempts.reconcile(gateway, present.attempts, partial=present.partial)
 
     def on_cancel(self, cancel: Cancel) -> None:
         super().on_cancel(cancel)

@@ -14,7 +14,6 @@ from panal.core.errors import (
     AttemptTimeout,
     DeadlineExceeded,
     EngineFailed,
-    FrameGap,
     NodeLost,
     PanalError,
 )
@@ -110,7 +109,7 @@ class Watch:
         silent_s = now_s - max(attempt.progress_s, self._drained_s(answer, now_s))
         pace_s = replica.decode_s_per_token
         if silent_s > max(SILENCE_S_MIN, SILENCE_TOKENS * pace_s):
-            gone = self._gone(replica, attempt.progress_s)
+            gone = self._gone(replica)
             if gone is not None:
                 return gone
         limit_s = self._limits.between_tokens_s_max
@@ -120,7 +119,7 @@ class Watch:
 
     def _failure_before_first(self, answer: Answer, attempt: Attempt, waited_s: float) -> PanalError | None:
         if waited_s > SILENCE_S_MIN:
-            gone = self._gone(attempt.choice.replica, attempt.opened_s)
+            gone = self._gone(attempt.choice.replica)
             if gone is not None:
                 return gone
         limit_s = self._limits.first_token_s_max
@@ -137,10 +136,11 @@ class Watch:
         if self._restarted(choice.replica):
             return NodeLost(f"The node {choice.replica.node_name} was started anew.")
         silent_s = self._clock.monotonic_seconds() - begun_s
-        return self._gone(choice.replica, begun_s) if silent_s > SILENCE_S_MIN else None
+        return self._gone(choice.replica) if silent_s > SILENCE_S_MIN else None
 
-    def _gone(self, replica: ReplicaView, last_s: float) -> PanalError | None:
-        """Whether node or engine are known not to work on it; ``last_s``: when it was last heard of."""
+    def _gone(self, replica: ReplicaView) -> PanalError | None:
+        """Whether node or engine are known not to work. What was lost on the way between gateway and node
+        shows in presence.py."""
         if self._fleet.sight.excuses:
             return None
         if not self._fleet.fresh(replica.key):
@@ -150,9 +150,6 @@ class Watch:
             return NodeLost(f"The node {replica.node_name} no longer serves this model.")
         if not view.healthy:
             return EngineFailed(f"The engine on {replica.node_name} does not answer.")
-        if view.reported_s > last_s and not view.running and not view.waiting:
-            # Its last frame was lost on the way: no later one will ever show the gap.
-            return FrameGap(f"The node {replica.node_name} has no such answer any more.")
         return None
 
     def _restarted(self, replica: ReplicaView) -> bool:

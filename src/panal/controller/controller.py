@@ -22,7 +22,7 @@ from panal.controller.waking import Wakes
 from panal.core.clock import Clock
 from panal.core.errors import BadRequest, BusError, Conflict, SettingsError, StoreError
 from panal.core.ids import ApiKeyId, IdSource, InstanceId, NodeId, NodeKey, PrincipalId
-from panal.core.nodes import Membership
+from panal.core.nodes import KNOWN_MODELS_MAX, Membership
 from panal.core.principals import Principal, Role
 from panal.core.records import NodeRecord, utc_us
 from panal.identity.seams import CredentialIssuer
@@ -33,8 +33,6 @@ from panal.telemetry.logs import fields
 ROUND_EACH_S = 1.0
 SEEN_WRITTEN_EACH_S = 10.0
 COUNTS_KEPT_MAX = 10_000
-MODELS_MAX = 10_000
-"""Names of models noted in one term: no node may fill the store with new ones."""
 COPY_TOLD_EACH_S = 60.0
 """Of copies of one node log and audit hear so often; each copy itself is refused all the same."""
 RENEW_EACH_S = 0.5
@@ -112,7 +110,7 @@ class Controller:
             return
         self._seen[node.node_id] = utc_us(self._clock)
         for report in heartbeat.replicas:
-            if report.model in self._models or len(self._models) < MODELS_MAX:
+            if report.model in self._models or len(self._models) < KNOWN_MODELS_MAX:
                 self._models[report.model] = report.twin
         self._tell_membership(node, instance)
 

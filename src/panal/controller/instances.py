@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from panal.core.ids import InstanceId, NodeKey
-
-SILENT_AFTER_S = 3.0
+from panal.core.nodes import INCUMBENT_S
 
 
 class Verdict(Enum):
@@ -41,7 +40,7 @@ class Instances:
     def judge(self, key: NodeKey, instance: InstanceId, now_s: float) -> Verdict:
         """Whether this instance may speak for the node; a new one takes over after a silence."""
         incumbent = self._incumbents.get(key)
-        if incumbent is None or now_s - incumbent.heard_s > SILENT_AFTER_S:
+        if incumbent is None or now_s - incumbent.heard_s > INCUMBENT_S:
             incumbent = self._incumbents[key] = Incumbent(instance, now_s)
         if incumbent.instance == instance:
             incumbent.heard_s = now_s
@@ -58,7 +57,7 @@ class Instances:
     def heard(self, key: NodeKey, now_s: float) -> bool:
         """Whether the node was heard lately."""
         incumbent = self._incumbents.get(key)
-        return incumbent is not None and now_s - incumbent.heard_s <= SILENT_AFTER_S
+        return incumbent is not None and now_s - incumbent.heard_s <= INCUMBENT_S
 
     def keep_only(self, keys: set[NodeKey]) -> None:
         """Forget nodes that are gone."""

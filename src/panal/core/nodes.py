@@ -2,6 +2,12 @@
 
 from enum import IntEnum, StrEnum
 
+INCUMBENT_S = 3.0
+"""A second instance of a node counts only after the first was silent for so long (copied identity)."""
+
+KNOWN_MODELS_MAX = 10_000
+"""Names of models that are remembered: no node may fill the memory or the store with new ones."""
+
 
 class NodeClass(StrEnum):
     """Whose machine it is. It comes from the join token or an operator, never from the node."""

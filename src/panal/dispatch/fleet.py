@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from panal.core.clock import Clock
 from panal.core.ids import InstanceId, NodeId, NodeKey, ReplicaId
 from panal.core.names import name_key
-from panal.core.nodes import DataClass, Membership, NodeClass, NodeState
+from panal.core.nodes import INCUMBENT_S, KNOWN_MODELS_MAX, DataClass, Membership, NodeClass, NodeState
 from panal.dispatch.bus_sight import BusSight, Sight
 from panal.protocol.messages import Heartbeat, ReplicaReport
 from panal.scheduling.replicas import LOST_AFTER_S, STALE_AFTER_S, OwnLoad, ReplicaView
@@ -21,12 +21,6 @@ WORKING_STATES = frozenset(state.value for state in NodeState if state.takes_wor
 
 HAZARD_PER_H_MAX = 10.0
 """Whatever a node says of its owner, it weighs no more."""
-
-MODELS_MAX = 10_000
-"""Names of models that are remembered: no node may fill the memory with new ones."""
-
-INCUMBENT_S = 3.0
-"""A second instance of a node counts only after the first was silent for so long (copied identity)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +195,7 @@ class Fleet:
         self._views[view.replica_id] = view
         key = name_key(view.model)
         self._by_model.setdefault(key, {})[view.replica_id] = (view, own)
-        if key not in self._known_models and len(self._known_models) < MODELS_MAX:
+        if key not in self._known_models and len(self._known_models) < KNOWN_MODELS_MAX:
             self._known_models[key] = view.model
 
     def _drop(self, replica_id: ReplicaId) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from panal.controller.controller import SEEN_WRITTEN_EACH_S, TOLD_AGAIN_S, Controller
-from panal.controller.instances import SILENT_AFTER_S
 from panal.controller.waking import CHANGE_EACH_S
 from panal.core.clock import ManualClock
 from panal.core.errors import BusError, Conflict, StoreError
 from panal.core.ids import IdSource, NodeKey, RequestId
-from panal.core.nodes import Membership
+from panal.core.nodes import INCUMBENT_S, Membership
 from panal.protocol.messages import AttemptCounts, Heartbeat, Instruction, ReplicaReport, Report
 from panal.store import Store
 from tests.support.databases import fresh_store
@@ -168,7 +167,7 @@ async def test_membership_is_told_once_for_each_change_and_again_to_a_new_instan
     place.beat("ins_1")
     await place.controller.round()
     assert place.bus.verbs() == []
-    place.clock.advance(SILENT_AFTER_S + 0.1)
+    place.clock.advance(INCUMBENT_S + 0.1)
     place.beat("ins_2")
     assert place.bus.verbs() == ["accept", "cordon"]
     await place.decide(Membership.DRAINING, Membership.CORDONED)
@@ -226,7 +225,7 @@ async def test_credentials_are_not_made_as_often_as_a_node_likes(place: Place) -
 
 
 async def test_a_node_cannot_fill_the_store_with_names(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("panal.controller.controller.MODELS_MAX", 3)
+    monkeypatch.setattr("panal.controller.controller.KNOWN_MODELS_MAX", 3)
     for number in range(10):
         place.beat("ins_1", model=f"model-{number}")
     await place.controller.round()
@@ -509,7 +508,7 @@ async def test_live_nodes_of_the_same_site_and_no_others_are_asked_to_wake(place
     assert sleeper is not None
     assert place.controller.wake(sleeper) is None, "it is awake"
     assert place.bus.told == []
-    place.clock.advance(SILENT_AFTER_S + 0.1)
+    place.clock.advance(INCUMBENT_S + 0.1)
     assert place.controller.wake(sleeper) == (), "nobody is there"
     for number in (2, 3):
         heard(place, number)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from panal.controller.instances import SILENT_AFTER_S, Instances, Verdict
+from panal.controller.instances import Instances, Verdict
 from panal.core.ids import InstanceId, NodeKey
+from panal.core.nodes import INCUMBENT_S
 
 KEY = NodeKey("U" + "A" * 55)
 FIRST, SECOND, THIRD = InstanceId("ins_1"), InstanceId("ins_2"), InstanceId("ins_3")
@@ -26,7 +27,7 @@ def test_p24_a_copy_is_known_by_the_first_going_on(instances: Instances) -> None
 def test_a_restart_is_known_by_the_first_being_silent(instances: Instances) -> None:
     for now_s in (100.5, 101.5, 102.5):
         assert instances.judge(KEY, SECOND, now_s) is Verdict.UNKNOWN
-    assert instances.judge(KEY, SECOND, 100.1 + SILENT_AFTER_S) is Verdict.SPEAKS
+    assert instances.judge(KEY, SECOND, 100.1 + INCUMBENT_S) is Verdict.SPEAKS
     assert instances.judge(KEY, FIRST, 103.5) is Verdict.UNKNOWN
 
 

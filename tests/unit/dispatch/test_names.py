@@ -165,7 +165,7 @@ async def test_a_restricted_key_knows_each_model_by_a_name_that_it_may_use() -> 
 
 
 async def test_nodes_cannot_fill_the_memory_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("panal.dispatch.fleet.MODELS_MAX", 3)
+    monkeypatch.setattr("panal.dispatch.fleet.KNOWN_MODELS_MAX", 3)
     path = await Path().start(1)
     for number in range(10):
         path.nodes[0].beat(model=f"model-{number}")

@@ -4,6 +4,7 @@ prometheus-client's own take a lock, and its histogram walks its buckets (docs/a
 numbers). All counting must be done in one thread; a reader in another may see the last one half counted.
 """
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -61,9 +62,9 @@ class SecondsTally:
 class _Shown(Collector):
     """What a registry asks for."""
 
+    @abstractmethod
     def family(self) -> Family:
         """Everything counted so far; cheap enough to be asked for each second."""
-        raise NotImplementedError
 
     def describe(self) -> Iterator[Metric]:
         empty = self.family()

@@ -44,6 +44,15 @@ from math import inf
 from panal.core.nodes import NodeState
 from panal.policy import owner_values as values
 from panal.policy.owner_facts import cold_start, taken_in, yield_counted
+from panal.policy.owner_judgement import (
+    IN_USE_BY_FLEET,
+    away_reason,
+    empty_reason,
+    entry_reason,
+    may_keep_engine,
+    sensor_stale,
+    wants_empty,
+)
 from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptStarted,
@@ -60,15 +69,6 @@ from panal.policy.owner_values import (
     StopEngine,
     StopTakingWork,
     Tick,
-)
-from panal.policy.presence import (
-    IN_USE_BY_FLEET,
-    away_reason,
-    empty_reason,
-    entry_reason,
-    may_keep_engine,
-    sensor_stale,
-    wants_empty,
 )
 
 _NOT_SOON_AGAIN = (values.HOT, values.BATTERY, values.LIMIT)

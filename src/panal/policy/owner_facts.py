@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import inf
 
+from panal.policy.owner_judgement import IN_USE_BY_FLEET, took_in
 from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
@@ -19,7 +20,6 @@ from panal.policy.owner_values import (
     Resumed,
     Tick,
 )
-from panal.policy.presence import IN_USE_BY_FLEET, took_in
 from panal.policy.signs import BusChanged, GpuUse, Signs, Wanted
 
 COLD_S_MIN = 1.0

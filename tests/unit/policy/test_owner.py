@@ -6,6 +6,7 @@ from panal.core.nodes import NodeClass, NodeState
 from panal.core.settings import OwnerSettings
 from panal.policy import owner_values as values
 from panal.policy.owner import begin, handle
+from panal.policy.owner_judgement import away_reason, required_idle_s
 from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
@@ -31,7 +32,6 @@ from panal.policy.owner_values import (
     Tick,
     policy_for,
 )
-from panal.policy.presence import away_reason, required_idle_s
 
 DESK = policy_for(NodeClass.DESKTOP, OwnerSettings())
 SERVER = policy_for(NodeClass.DEDICATED, OwnerSettings())

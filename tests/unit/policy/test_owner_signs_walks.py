@@ -11,6 +11,7 @@ from panal.core.nodes import NodeClass, NodeState
 from panal.core.settings import OwnerSettings
 from panal.policy import owner_values as values
 from panal.policy.owner import begin, handle
+from panal.policy.owner_judgement import away_reason
 from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
@@ -35,7 +36,6 @@ from panal.policy.owner_values import (
     Tick,
     policy_for,
 )
-from panal.policy.presence import away_reason
 from panal.policy.sight import Sight
 from panal.policy.signs import BusChanged, GpuUse, People, Signs, Wanted
 

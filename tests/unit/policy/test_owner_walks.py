@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from panal.core.nodes import NodeState
 from panal.policy.owner import begin, handle
+from panal.policy.owner_judgement import away_reason, required_idle_s
 from panal.policy.owner_state import Owner
 from panal.policy.owner_values import (
     AttemptEnded,
@@ -33,7 +34,6 @@ from panal.policy.owner_values import (
     StopTakingWork,
     Tick,
 )
-from panal.policy.presence import away_reason, required_idle_s
 from panal.policy.sight import Sight
 
 NOW = 5000.0

@@ -253,7 +253,7 @@ class Path:
         self.watch = Watch(self.dispatcher, self.fleet, self.clock, limits, self.hedges)
         self.nodes: list[ScriptedNode] = []
         self._requests = 0
-        self.steady = True
+        self.settling = False
         self.allowed: Callable[[InferenceRequest, ReplicaView], bool] = lambda request, replica: True
 
     def _allowed(self, request: InferenceRequest, replica: ReplicaView) -> bool:
@@ -292,7 +292,7 @@ class Path:
 
     def on_absent(self, key: NodeKey) -> None:
         self.fleet.absent(key)
-        self.dispatcher.on_absent(key, steady=self.steady)
+        self.dispatcher.on_absent(key, settling=self.settling)
 
     def on_fleet_changed(self) -> None: ...
 

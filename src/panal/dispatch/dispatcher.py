@@ -157,12 +157,12 @@ class Dispatcher:
             elif answer is None:
                 self.hand_overs.on_frame(key, frame)
 
-    def on_absent(self, key: NodeKey, *, steady: bool) -> None:
+    def on_absent(self, key: NodeKey, *, settling: bool) -> None:
         """The bus says that nobody hears this node: its attempts go elsewhere, without waiting for silence.
 
         What the node has not answered yet it may never have heard: that is as good as a refusal. An answer
-        that was begun moves only if another replica takes it now, and only while the gateway's own
-        connection is ``steady``: after a break of the bus all come back one by one, and go on.
+        that was begun moves only if another replica takes it now, and not while the fleet is ``settling``:
+        after a break of the bus all come back one by one, and go on.
         """
         for answer in list(self.running.values()):
             attempt = answer.attempt
@@ -171,7 +171,7 @@ class Dispatcher:
             name = attempt.choice.replica.node_name
             if attempt.progress_s is None:
                 answer.end(NodeAbsent(f"The node {name} is not on the bus."))
-            elif steady and self.could_move(answer, attempt):
+            elif not settling and self.could_move(answer, attempt):
                 answer.end(NodeLost(f"The node {name} is not on the bus any more."))
         self.hand_overs.on_absent(key)
 

@@ -28,9 +28,6 @@ REFRESH_EACH_S = 1.0
 STORE_LATE_S = 5.0
 """A store that keeps a refresh waiting for longer is away, though no statement has failed yet."""
 
-STEADY_AFTER_S = 3.0
-"""After a break of the bus nodes come back within so long; until then an absent one is not a lost one."""
-
 FLUSH_S_MAX = 2.0
 FLUSH_AGAIN_S = 0.25
 
@@ -58,7 +55,6 @@ class Gateway:
     store_away: bool = False
     _doubted: asyncio.Event = field(default_factory=asyncio.Event)
     _refreshed_s: float = float("-inf")
-    _connected_s: float = float("-inf")
 
     # --- from the bus -----------------------------------------------------------------------------
 
@@ -70,15 +66,12 @@ class Gateway:
 
     def on_absent(self, key: NodeKey) -> None:
         self.fleet.absent(key)
-        steady = self.clock.monotonic_seconds() - self._connected_s > STEADY_AFTER_S
-        self.dispatcher.on_absent(key, steady=steady)
+        self.dispatcher.on_absent(key, settling=self.fleet.sight.settling)
 
     def on_fleet_changed(self) -> None:
         self._changed.set()
 
     def on_connection(self, connected: bool) -> None:
-        if connected:
-            self._connected_s = self.clock.monotonic_seconds()
         log.info("the bus is %s", "there" if connected else "away", extra=fields(action="bus_connection"))
         self.fleet.sight.connection(connected)
 

@@ -74,7 +74,7 @@ async def test_a_lone_node_that_left_the_bus_for_a_moment_goes_on_with_its_answe
 
 async def test_after_a_break_of_the_bus_a_node_that_is_not_back_yet_is_not_given_up() -> None:
     path = await Path().start(2)
-    path.steady = False
+    path.settling = True
     task, sink = path.begin()
     first, run = await path.runner()
     first.tell(run, "a")

@@ -20,7 +20,7 @@ from panal.node.hardware.surroundings import Place
 from panal.policy.desk_limits import Limits
 from panal.policy.owner_values import UNKNOWN, policy_for
 from panal.policy.signs import GpuUse
-from tests.support.gpus import HandClock, gpu, reading
+from tests.support.gpus import OTHER, HandClock, gpu, reading
 from tests.unit.node.test_idle_watch import Work
 
 FOREIGN = (GpuProcess(pid=77, computes=True, memory_bytes=4 * GIB),)
@@ -73,7 +73,15 @@ async def test_a_free_card_is_told_with_its_room() -> None:
     assert use is not None
     assert (use.foreign, use.hot) == (False, False)
     assert use.memory_free_share == 23.5 / 24
-    assert desk.gpu.words() == {"GPU NVIDIA Test": "23.5 of 24.0 GiB free"}
+    assert desk.gpu.words() == {"GPU 1, NVIDIA Test": "23.5 of 24.0 GiB free"}
+
+
+async def test_two_cards_of_one_name_are_two_cards() -> None:
+    desk = Desk()
+    desk.driver.next = lambda at_s: reading(gpu(), gpu(OTHER, used_gib=12.0), at_s=at_s)
+    use = await desk.look(3)
+    assert len(desk.gpu.words()) == 2
+    assert use is not None and use.memory_free_share == 0.5, "of the card with the least room"
 
 
 async def test_somebody_elses_work_is_foreign() -> None:

@@ -36,7 +36,8 @@ class OwnerGpu:
         return "" if power_w_max is None else "the power cannot be capped by an agent"
 
     def words(self) -> dict[str, str]:
-        return {f"GPU {gpu.name or gpu.uuid}": _words(gpu) for gpu in self._watch.gpus()}
+        cards = enumerate(self._watch.gpus(), start=1)  # two may have one name
+        return {f"GPU {number}, {gpu.name or gpu.uuid}": _words(gpu) for number, gpu in cards}
 
     async def run(self) -> None:
         """The agent runs the watch itself."""
